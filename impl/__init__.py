@@ -1,0 +1,1 @@
+"""What runs: the PyTorch implementation, and the adapters behind one protocol."""

@@ -1,0 +1,44 @@
+"""Prefix hashes: one SHA-256 digest names a full block, its tokens and everything before them."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+from hashlib import sha256
+
+
+def root_hash(extra_keys: Iterable[tuple[str, str]]) -> bytes:
+    """The digest that the first block of a chain builds on.
+
+    It stands for what makes equal tokens yield different KV (a LoRA) or forbids sharing them (a cache
+    salt). As hashes are chained, keys in the root are keys of every block. The kind goes into the digest
+    beside the value, both with their lengths, so that no two lists of keys read alike.
+
+    Args:
+        extra_keys: Pairs of kind and value, such as `("lora", "7")`; their order matters.
+
+    Returns:
+        32 bytes.
+    """
+    digest = sha256(b"kv-cache block")
+    for key in extra_keys:
+        for part in key:
+            data = part.encode("utf-8", "surrogatepass")
+            digest.update(len(data).to_bytes(8, "little"))
+            digest.update(data)
+    return digest.digest()
+
+
+def extend_block_hashes(hashes: list[bytes], root: bytes, tokens: array[int], block_size: int) -> None:
+    """Append the digests of the blocks that `tokens` fill and `hashes` does not name yet.
+
+    Args:
+        hashes: Digests of the first blocks, in order; extended in place.
+        root: What `root_hash` made of the request's extra keys.
+        tokens: All tokens, final ones only, as 64-bit integers (typecode "q").
+        block_size: Tokens in a block.
+    """
+    parent = hashes[-1] if hashes else root
+    for start in range(len(hashes) * block_size, len(tokens) - block_size + 1, block_size):
+        parent = sha256(parent + tokens[start : start + block_size].tobytes()).digest()
+        hashes.append(parent)

@@ -1,0 +1,173 @@
+"""The protocol of the gate: what an allocator is asked, and what it shows.
+
+An adapter wraps one KV-cache manager *and the caller's bookkeeping around it* (tokens, computed
+tokens, tokens in flight), so that the same calls can drive any implementation. A factory
+``FACTORY(config: Config) -> Allocator`` is all a user supplies.
+
+Requests are small integers, unique for the life of an allocator. Blocks are integers
+``0 .. num_blocks - 1``; block 0 is the null block.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, TypeAlias
+
+import msgspec
+
+
+class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One pool, one attention group. Counts are blocks or tokens as named."""
+
+    num_blocks: int
+    """Blocks in the pool, the null block included."""
+    block_size: int
+    """Tokens (slots) in a block."""
+    max_model_len: int
+    """Tokens a request may ever have."""
+    sliding_window: int | None = None
+    """Tokens an attention window spans; None is full attention."""
+    enable_caching: bool = True
+    """Whether full blocks are hashed and looked up."""
+    watermark_blocks: int = 0
+    """Blocks kept free when a waiting or preempted request is admitted beside others."""
+    max_in_flight_tokens: int = 1 << 30
+    """Most tokens of one request scheduled and not yet settled (caps the admission of windows)."""
+
+
+class AddRequest(msgspec.Struct, frozen=True, tag="add_request", tag_field="call", forbid_unknown_fields=True):
+    """A request arrives and waits. `tokens` is its prompt; `salt` and `lora` 0 mean none."""
+
+    request: int
+    tokens: tuple[int, ...]
+    salt: int = 0
+    lora: int = 0
+
+
+class Allocate(msgspec.Struct, frozen=True, tag="allocate", tag_field="call", forbid_unknown_fields=True):
+    """One `allocate_slots`, with the caller's bookkeeping around it.
+
+    A waiting or preempted request without blocks is first looked up in the prefix cache, unless
+    `skip_cache`; the blocks found are passed on. If slots are granted, computed tokens advance by
+    the hit, `external` and `new`, tokens in flight by `new`, and the request runs (it waits for
+    its load when `delay_cache` is set).
+    """
+
+    request: int
+    new: int
+    lookahead: int = 0
+    external: int = 0
+    skip_cache: bool = False
+    delay_cache: bool = False
+    must_fit: bool = False
+    reserved: int = 0
+    has_scheduled: bool = True
+    skip_zeroing: bool = False
+
+
+class Complete(msgspec.Struct, frozen=True, tag="complete", tag_field="call", forbid_unknown_fields=True):
+    """`processed` tokens in flight have run: `rejected` drafts roll computed tokens back, `sampled` tokens are final."""
+
+    request: int
+    processed: int
+    rejected: int = 0
+    sampled: tuple[int, ...] = ()
+
+
+class CacheBlocks(msgspec.Struct, frozen=True, tag="cache_blocks", tag_field="call", forbid_unknown_fields=True):
+    """A delayed load has arrived: the request's computed blocks are published, and it waits to be scheduled."""
+
+    request: int
+
+
+class RemoveSkipped(msgspec.Struct, frozen=True, tag="remove_skipped", tag_field="call", forbid_unknown_fields=True):
+    """`remove_skipped_blocks` on the tokens that are computed and no longer in flight."""
+
+    request: int
+
+
+class Preempt(msgspec.Struct, frozen=True, tag="preempt", tag_field="call", forbid_unknown_fields=True):
+    """The request loses its blocks, its computed tokens and what it had in flight; it waits as preempted."""
+
+    request: int
+
+
+class Finish(msgspec.Struct, frozen=True, tag="finish", tag_field="call", forbid_unknown_fields=True):
+    """The request ends, in whatever state, and its blocks are freed."""
+
+    request: int
+
+
+class EvictBlocks(msgspec.Struct, frozen=True, tag="evict_blocks", tag_field="call", forbid_unknown_fields=True):
+    """`evict_blocks`: the named blocks lose their hashes and stay where they are."""
+
+    blocks: tuple[int, ...]
+
+
+class ResetPrefixCache(
+    msgspec.Struct, frozen=True, tag="reset_prefix_cache", tag_field="call", forbid_unknown_fields=True
+):
+    """`reset_prefix_cache`: every hash is dropped, if no request holds a block."""
+
+
+class TakeNewBlockIds(
+    msgspec.Struct, frozen=True, tag="take_new_block_ids", tag_field="call", forbid_unknown_fields=True
+):
+    """`take_new_block_ids`: drains the list of blocks to zero."""
+
+
+Call: TypeAlias = (
+    AddRequest
+    | Allocate
+    | Complete
+    | CacheBlocks
+    | RemoveSkipped
+    | Preempt
+    | Finish
+    | EvictBlocks
+    | ResetPrefixCache
+    | TakeNewBlockIds
+)
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a call answers. Fields that a call does not answer keep their defaults."""
+
+    granted: bool = True
+    """`allocate`: slots were granted. `reset_prefix_cache`: the cache was reset."""
+    hits: tuple[int, ...] = ()
+    """`allocate`: blocks the lookup found, by block-table index, 0 for skipped ones."""
+    new_blocks: tuple[int, ...] = ()
+    """`allocate`: the returned new blocks, in order. `take_new_block_ids`: the blocks to zero, in order."""
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What can be seen of an allocator between calls."""
+
+    free_queue: tuple[int, ...]
+    """Free blocks, next to be taken first."""
+    ref_cnt: tuple[int, ...]
+    """References by block; that of the null block is not kept and shown as 0."""
+    hashes: tuple[bytes | int | None, ...]
+    """Key by block, None for none. Only whether two keys are equal means anything."""
+    tables: dict[int, tuple[int, ...]]
+    """Block table by request, of requests that hold at least one entry."""
+    usage: float
+    """`usage` as the implementation reports it."""
+    to_zero: tuple[int, ...]
+    """Blocks recorded for zeroing since the last `take_new_block_ids`."""
+
+
+class Allocator(Protocol):
+    """An implementation under test."""
+
+    def step(self, call: Call) -> Result:
+        """Make one call.
+
+        Raises:
+            Exception: anything an implementation raises is reported as a difference.
+        """
+        ...
+
+    def snapshot(self) -> Snapshot:
+        """The state now; it must not change anything."""
+        ...

@@ -1,0 +1,1 @@
+"""What is true: the pool, one attention group, `allocate_slots`, its caller, and the statements."""

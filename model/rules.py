@@ -1,0 +1,81 @@
+"""The subtle rules of the algorithm, by name, each of which can be switched off.
+
+A *fault* is a model with a rule off. The sources are the lesson ("Allocating Slots: One Call, Traced")
+and vLLM 0.32.0; a number is the public vLLM issue or pull request about a bug of that kind.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, replace
+
+
+def _rule(stage: str, text: str) -> bool:
+    default: bool = field(default=True, metadata={"stage": stage, "text": text})
+    return default
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Every rule, on unless switched off."""
+
+    whole_prompt_must_fit: bool = _rule("stage 0", "an admission is refused unless its whole prompt fits")
+    whole_prompt_pays_watermark: bool = _rule("stage 0", "the whole-prompt check adds the watermark too")
+    whole_prompt_caps_window: bool = _rule(
+        "stage 0", "the whole-prompt check asks no more than a window can hold at once (39734)"
+    )
+    watermark_on_admission: bool = _rule("stage 0", "waiting and preempted requests pay the watermark")
+    watermark_spares_running: bool = _rule("stage 0", "a running request never pays the watermark")
+    watermark_spares_lone_admission: bool = _rule(
+        "stage 0", "the watermark is not asked when nothing else is scheduled"
+    )
+
+    release_before_count: bool = _rule("stage 1", "a window's old blocks are given back before the count")
+    release_processed_only: bool = _rule(
+        "stage 1", "the window is released on processed tokens, not on tokens in flight (47728)"
+    )
+
+    count_idle_hits: bool = _rule("stage 2", "a hit that sits in the free queue counts as a block (11565)")
+    count_hits_in_window_only: bool = _rule(
+        "stage 2", "a hit outside the window is neither counted nor adopted"
+    )
+    count_step_uncapped: bool = _rule(
+        "stage 2", "the step's count is what the step will take, without the window's cap (45856)"
+    )
+    keep_reserved: bool = _rule("stage 2", "the reserved blocks stay free")
+    lookahead_gets_slots: bool = _rule("stage 2", "lookahead tokens get slots as new ones do")
+    slots_end_at_max_model_len: bool = _rule("stage 2", "no slots are given past max_model_len")
+    check_before_commit: bool = _rule("stage 2", "nothing is touched before the check has passed (11565)")
+
+    touch_references: bool = _rule("stage 3", "touching a hit adds a reference")
+    touch_leaves_queue: bool = _rule("stage 3", "touching an idle hit removes it from the free queue")
+    new_from_front: bool = _rule("stage 3", "new blocks come from the front of the free queue")
+    popping_evicts: bool = _rule("stage 3", "a block loses its hash when it is popped")
+
+    hash_final_tokens_only: bool = _rule("stage 4", "hashes stop at request.num_tokens (18668)")
+    hash_full_blocks_only: bool = _rule("stage 4", "only full blocks are hashed")
+
+    null_block_set_aside: bool = _rule("pool", "the null block never enters the free queue")
+    free_tail_first: bool = _rule("pool", "a request's blocks are freed from its tail")
+    unhashed_to_front: bool = _rule("pool", "freed blocks without a hash go to the front of the queue")
+    free_unreferenced_only: bool = _rule("pool", "a block is free only when its last reference is dropped")
+
+    lookup_leaves_a_token: bool = _rule("lookup", "a hit covers at most num_tokens - 1 tokens")
+    lookup_stops_at_miss: bool = _rule("lookup", "a hit has no gap")
+    lookup_run_covers_window: bool = _rule(
+        "lookup", "a window's hit spans the whole window before the next token"
+    )
+
+    key_covers_prefix: bool = _rule("keys", "a block's key covers every token before it")
+    key_covers_salt: bool = _rule("keys", "a block's key covers the cache salt")
+    key_tags_kinds: bool = _rule("keys", "a LoRA name and a cache salt of one text differ in a key (44701)")
+
+    def without(self, *names: str) -> Rules:
+        """These rules with some switched off. Raises KeyError for a name that is no rule."""
+        for name in names:
+            if name not in RULES:
+                raise KeyError(name)
+        return replace(self, **dict.fromkeys(names, False))
+
+
+RULES: dict[str, dict[str, str]] = {rule.name: dict(rule.metadata) for rule in fields(Rules)}
+"""Every rule's name, with its `stage` and its `text`."""

@@ -1,0 +1,452 @@
+"""The statements: what is promised of every pool, batch and sequence of calls within the contract.
+
+A statement is made of invariants (`invariants.py`), of what no step may fail on (`Reading.require`,
+statement *no-rollback*), of what steps rely on (`Reading.expect`), and of the checks below, each about one
+state or one call. The same text is proved for every size and evaluated on every call of a campaign.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from slotproof.model.algebra import (
+    Bool,
+    Int,
+    both,
+    either,
+    iff,
+    implies,
+    ite,
+    maximum,
+    minimum,
+    negate,
+    within,
+)
+from slotproof.model.allocate_slots import Ask, is_idle_hit
+from slotproof.model.attention import admission_cap, skipped_blocks
+from slotproof.model.caller import Outcome
+from slotproof.model.prefix_cache import Hits
+from slotproof.model.state import NULL_BLOCK, PREEMPTED, RUNNING, WAITING, State
+
+
+@dataclass(frozen=True)
+class Statement:
+    """What is promised, in words, and what it needs of the caller beyond the contract."""
+
+    name: str
+    text: str
+    needs: str = ""
+
+
+STATEMENTS = {
+    statement.name: statement
+    for statement in (
+        Statement(
+            "refusal-leaves-no-trace",
+            "allocate_slots returns None: nothing has changed but stage 1's releases, and the free count "
+            "has not fallen",
+        ),
+        Statement(
+            "no-rollback",
+            "once stage 2 has passed, no pop, touch, free or hash of stages 3 and 4 can fail",
+        ),
+        Statement(
+            "exact-count",
+            "free after stage 1 - free after = the number that stage 2 counted, for windows too",
+        ),
+        Statement(
+            "free-count",
+            "the counter = the length of the free queue = the non-null blocks with ref_cnt 0",
+        ),
+        Statement(
+            "queue-order",
+            "new blocks are the front of the queue; of a freed request's blocks, hashed or not, the tail is "
+            "taken before the head; unhashed blocks come before hashed ones, but for those that "
+            "evict_blocks named while they were idle",
+        ),
+        Statement("ref-count", "ref_cnt(b) = the table entries that hold b"),
+        Statement("null-block", "the null block is never free, hashed, counted or handed out"),
+        Statement(
+            "drafts-never-hashed",
+            "no hashed block reaches past request.num_tokens, whatever drafts are accepted or rejected later",
+        ),
+        Statement(
+            "hash-soundness",
+            "two hashed blocks with one key hold the same tokens at the same positions, and a hit is a "
+            "proper prefix of the asker",
+        ),
+        Statement("salt-isolation", "requests with different cache salts or LoRAs never share a block"),
+        Statement(
+            "no-aliased-write",
+            "a slot written in a step belongs to one request, and its block was not published before",
+        ),
+        Statement(
+            "enough-slots",
+            "a grant leaves slots for min(computed + new + lookahead, max_model_len) tokens, and a block "
+            "table never grows past max_model_len",
+        ),
+        Statement(
+            "window-kept",
+            "no block is given up that a token not yet processed, or rolled back, still attends to",
+        ),
+        Statement(
+            "boundary-only",
+            "a decode step without lookahead takes one block exactly when its table is full, else none",
+        ),
+        Statement(
+            "admission-suffices",
+            "a request admitted with full_sequence_must_fit finds every later chunk of its prompt granted, "
+            "and the check asks no more than the request can hold",
+            "nobody else allocates, nothing is reserved, lookahead stays within the prompt; for windows: "
+            "admitted without a hit or external tokens, lookahead counted as in flight",
+        ),
+        Statement(
+            "watermark",
+            "an admission beside others leaves the watermark free, a whole prompt that must fit included; "
+            "a grant leaves the reserve; a running request and a lone admission pay no watermark",
+        ),
+        Statement("idle-hits-cost", "an idle hit costs one free block and no memory, a held hit nothing"),
+        Statement(
+            "usage",
+            "usage = 1 - free/(total - 1) = share held by live requests, in [0, 1]; cached idle blocks do "
+            "not raise it",
+        ),
+    )
+}
+"""Every statement by its name, in the order of the lesson."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a check claims for some values, and where it claims it."""
+
+    given: Bool
+    claim: Bool
+
+
+@dataclass(frozen=True)
+class Check:
+    """A part of a statement. `about` says what `part` is given before the values of the variables:
+
+    - "state": (state)
+    - "lookup": (state, request, hits), for a request that waits with nothing computed
+    - "allocate": (state, request, ask, outcome)
+    - "leave": (state, request, outcome), when a request is preempted or finished
+
+    Variables are as in `Invariant`.
+    """
+
+    name: str
+    statement: str
+    about: str
+    variables: tuple[str, ...]
+    part: Callable[..., Part]
+    stage: str
+
+    def holds(self, *values: Any) -> Bool:
+        """The claim, wherever it is made."""
+        part = self.part(*values)
+        return implies(part.given, part.claim)
+
+
+def waits(s: State, r: Int) -> Bool:
+    """The request is to be admitted."""
+    return either(s.status(r) == WAITING, s.status(r) == PREEMPTED)
+
+
+def watermark_due(s: State, r: Int, ask: Ask) -> Int:
+    """What an admission beside others has to leave free."""
+    return ite(both(waits(s, r), ask.has_scheduled), s.engine.watermark_blocks, 0)
+
+
+def slots_asked(s: State, ask: Ask, total: Int) -> Int:
+    """Blocks for all tokens that need a slot."""
+    tokens = minimum(total + ask.new + ask.lookahead, s.engine.max_model_len)
+    return s.engine.blocks(tokens)
+
+
+def covered(s: State, r: Int, ask: Ask, total: Int) -> Int:
+    """Table entries before any new block: held, or hits and null blocks for a request without any."""
+    return ite(s.length(r) == 0, maximum(skipped_blocks(s.engine, total), ask.hits.num), s.length(r))
+
+
+def most_held(s: State, r: Int) -> Int:
+    """The most blocks that the request's whole prompt can hold at once."""
+    whole, cap = s.engine.blocks(minimum(s.num_tokens(r), s.engine.max_model_len)), admission_cap(s.engine)
+    return whole if cap is None else minimum(whole, cap)
+
+
+def promised(s: State, r: Int, margin: Int = 0) -> Bool:
+    """The blocks still missing for the whole prompt are free, and `margin` more."""
+    return s.num_free + s.length(r) - s.first(r) >= most_held(s, r) + margin
+
+
+def alone(s: State, r: Int) -> Bool:
+    """Nobody else holds a block of the request."""
+    return s.engine.read.every(s.first(r), s.length(r), lambda i: s.ref_cnt(s.table(r, i)) == 1)
+
+
+def _refusal(s: State, r: Int, ask: Ask, o: Outcome, q: Int, i: Int) -> Part:
+    t = o.state
+    other = implies(q != r, t.first(q) == s.first(q))
+    kept = implies(i >= t.first(q), t.table(q, i) == s.table(q, i))
+    window = either(t.first(r) == s.first(r), t.first(r) <= skipped_blocks(s.engine, settled_at(s, r, o)))
+    same = both(
+        t.length(q) == s.length(q),
+        t.num_cached(q) == s.num_cached(q),
+        t.computed(q) == s.computed(q),
+        t.in_flight(q) == s.in_flight(q),
+        t.status(q) == s.status(q),
+        t.num_tokens(q) == s.num_tokens(q),
+    )
+    return Part(both(negate(o.granted), q >= 0), both(same, other, kept, window))
+
+
+def settled_at(s: State, r: Int, o: Outcome) -> Int:
+    """The tokens that stage 1 may release on."""
+    assert o.answer is not None
+    return maximum(0, o.answer.total - s.in_flight(r))
+
+
+def _refused_pool(s: State, r: Int, ask: Ask, o: Outcome, b: Int) -> Part:
+    t = o.state
+    same = both(
+        t.num_free >= s.num_free,
+        t.block_hash(b) == s.block_hash(b),
+        t.ref_cnt(b) <= s.ref_cnt(b),
+        t.num_to_zero == s.num_to_zero,
+    )
+    return Part(negate(o.granted), same)
+
+
+def _exact(s: State, r: Int, ask: Ask, o: Outcome) -> Part:
+    a = o.answer
+    assert a is not None
+    return Part(o.granted, a.released.num_free - o.state.num_free == a.need)
+
+
+def _enough(s: State, r: Int, ask: Ask, o: Outcome) -> Part:
+    assert o.answer is not None
+    length = o.state.length(r)
+    return Part(
+        o.granted,
+        both(
+            length >= slots_asked(s, ask, o.answer.total),
+            length <= maximum(s.length(r), s.engine.blocks(s.engine.max_model_len)),
+        ),
+    )
+
+
+def _boundary(s: State, r: Int, ask: Ask, o: Outcome) -> Part:
+    decode = both(s.status(r) == RUNNING, ask.new == 1, ask.lookahead == 0)
+    full = s.computed(r) == s.engine.tokens(s.length(r))
+    taken = o.state.length(r) - s.length(r)
+    return Part(both(decode, o.granted), taken == ite(full, 1, 0))
+
+
+def _admission(s: State, r: Int, ask: Ask, o: Outcome) -> Part:
+    fresh = (
+        True
+        if s.engine.sliding_window is None
+        else both(ask.hits.num == 0, ask.external == 0, s.length(r) == 0)
+    )
+    return Part(both(o.granted, ask.must_fit, waits(s, r), fresh), promised(o.state, r))
+
+
+def _admission_alone(s: State, r: Int, ask: Ask, o: Outcome, i: Int) -> Part:
+    fresh = both(ask.hits.num == 0, s.length(r) == 0)
+    t = o.state
+    return Part(both(o.granted, waits(s, r), fresh, t.is_live(r, i)), t.ref_cnt(t.table(r, i)) == 1)
+
+
+def _is_later_chunk(s: State, r: Int, ask: Ask) -> Bool:
+    scheduled = ask.new + ask.lookahead
+    chunk = both(s.status(r) == RUNNING, s.computed(r) + scheduled <= s.num_tokens(r))
+    unhindered = both(ask.reserved == 0, negate(ask.must_fit), promised(s, r))
+    if s.engine.sliding_window is None:
+        return both(chunk, unhindered)
+    in_flight = s.in_flight(r) + scheduled <= s.engine.max_in_flight_tokens
+    return both(chunk, unhindered, in_flight, alone(s, r))
+
+
+def _later_chunk(s: State, r: Int, ask: Ask, o: Outcome) -> Part:
+    return Part(_is_later_chunk(s, r, ask), o.granted)
+
+
+def _later_promise(s: State, r: Int, ask: Ask, o: Outcome) -> Part:
+    return Part(both(_is_later_chunk(s, r, ask), o.granted), promised(o.state, r))
+
+
+def _later_chunk_alone(s: State, r: Int, ask: Ask, o: Outcome, i: Int) -> Part:
+    if s.engine.sliding_window is None:  # it keeps its blocks, shared or not
+        return Part(False, True)
+    t = o.state
+    return Part(both(_is_later_chunk(s, r, ask), t.is_live(r, i)), t.ref_cnt(t.table(r, i)) == 1)
+
+
+def _asks_no_more(s: State, r: Int, ask: Ask, o: Outcome) -> Part:
+    assert o.answer is not None
+    fresh = both(waits(s, r), ask.hits.num == 0, ask.external == 0, s.length(r) == 0)
+    return Part(both(fresh, s.num_free >= most_held(s, r) + watermark_due(s, r, ask)), o.answer.fits)
+
+
+def _leaves_watermark(s: State, r: Int, ask: Ask, o: Outcome) -> Part:
+    return Part(o.granted, o.state.num_free >= watermark_due(s, r, ask) + ask.reserved)
+
+
+def _leaves_watermark_whole(s: State, r: Int, ask: Ask, o: Outcome) -> Part:
+    fresh = both(ask.hits.num == 0, ask.external == 0, s.length(r) == 0)
+    asked = both(o.granted, ask.must_fit, waits(s, r), fresh)
+    return Part(asked, promised(o.state, r, watermark_due(s, r, ask)))
+
+
+def _pays_no_more(s: State, r: Int, ask: Ask, o: Outcome) -> Part:
+    a = o.answer
+    assert a is not None
+    enough = a.need + watermark_due(s, r, ask) + ask.reserved <= a.released.num_free
+    return Part(True, iff(o.granted, both(a.fits, enough)))
+
+
+def _idle_hits(s: State, r: Int, ask: Ask, o: Outcome) -> Part:
+    a = o.answer
+    assert a is not None
+    low = minimum(skipped_blocks(s.engine, a.total), ask.hits.num)
+    idle = s.engine.read.count(low, ask.hits.num, lambda i: is_idle_hit(a.released, ask.hits, i))
+    before = covered(s, r, ask, a.total)
+    new = maximum(0, slots_asked(s, ask, a.total) - before)
+    return Part(
+        o.granted,
+        both(o.state.length(r) == before + new, a.released.num_free - o.state.num_free == new + idle),
+    )
+
+
+def _front(s: State, r: Int, ask: Ask, o: Outcome, j: Int) -> Part:
+    a = o.answer
+    assert a is not None
+    before = covered(s, r, ask, a.total)
+    new = both(o.granted, ask.hits.num == 0, within(0, j, o.state.length(r) - before))
+    return Part(new, o.state.table(r, before + j) == a.released.at(j))
+
+
+def _written(s: State, r: Int, ask: Ask, o: Outcome, i: Int) -> Part:
+    a = o.answer
+    assert a is not None
+    written = within(s.engine.full_blocks(a.total), i, o.state.length(r))
+    return Part(
+        both(o.granted, ask.new > 0, written),
+        both(o.state.is_live(r, i), a.committed.is_private(o.state.table(r, i))),
+    )
+
+
+def _handed_out(s: State, r: Int, ask: Ask, o: Outcome, i: Int) -> Part:
+    a = o.answer
+    assert a is not None
+    return Part(both(o.granted, within(a.new_low, i, a.new_high)), o.state.is_block(o.state.table(r, i)))
+
+
+def _tail_first(s: State, r: Int, o: Outcome, i: Int, j: Int) -> Part:
+    t = o.state
+    head, tail = s.table(r, i), s.table(r, j)
+    live = both(s.first(r) <= i, i < j, j < s.length(r))
+    alike = iff(s.is_hashed(head), s.is_hashed(tail))
+    return Part(both(live, t.is_free(head), t.is_free(tail), alike), t.rank(tail) < t.rank(head))
+
+
+def _freed_place(s: State, r: Int, o: Outcome, i: Int, c: Int) -> Part:
+    t = o.state
+    b = s.table(r, i)
+    place = ite(s.is_hashed(b), t.rank(b) > t.rank(c), t.rank(b) < t.rank(c))
+    return Part(both(s.is_live(r, i), t.is_free(b), s.is_free(c)), both(t.is_free(c), place))
+
+
+def _usage(s: State) -> Part:
+    return Part(True, within(0, s.num_held, s.engine.num_blocks))
+
+
+def _held_by_request(s: State, b: Int) -> Part:
+    r, i = s.holder_request(b, 0), s.holder_index(b, 0)
+    return Part(both(s.is_block(b), s.held_rank(b) >= 0), both(r >= 0, s.is_live(r, i), s.table(r, i) == b))
+
+
+def _idle_is_not_used(s: State, b: Int) -> Part:
+    return Part(both(s.is_block(b), s.ref_cnt(b) == 0), both(s.is_free(b), s.held_rank(b) < 0))
+
+
+def _no_null_entry(s: State, r: Int, i: Int) -> Part:
+    return Part(both(r >= 0, s.is_live(r, i)), s.table(r, i) != NULL_BLOCK)
+
+
+def _final_tokens(s: State, b: Int) -> Part:
+    reach = s.engine.tokens(s.writer_index(b) + 1)
+    return Part(s.is_hashed(b), reach <= s.num_tokens(s.writer_request(b)))
+
+
+def _same_tokens(s: State, b: Int, c: Int) -> Part:
+    read, i = s.engine.read, s.writer_index(b)
+    end = s.engine.tokens(i + 1)
+    spans = read.span(s.writer_request(b), 0, end) == read.span(s.writer_request(c), 0, end)
+    return Part(both(s.is_hashed(b), s.block_hash(b) == s.block_hash(c)), both(s.writer_index(c) == i, spans))
+
+
+def _hit_is_prefix(s: State, r: Int, hits: Hits, i: Int) -> Part:
+    read, b, end = s.engine.read, hits.at(i), s.engine.tokens(i + 1)
+    spans = read.span(s.writer_request(b), 0, end) == read.span(r, 0, end)
+    return Part(both(within(0, i, hits.num), b != NULL_BLOCK), both(s.writer_index(b) == i, spans))
+
+
+def _hit_is_proper(s: State, r: Int, hits: Hits) -> Part:
+    return Part(hits.num > 0, s.engine.tokens(hits.num) < s.num_tokens(r))
+
+
+def _hit_spans_window(s: State, r: Int, hits: Hits, i: Int) -> Part:
+    seen = within(skipped_blocks(s.engine, s.engine.tokens(hits.num)), i, hits.num)
+    return Part(seen, hits.at(i) != NULL_BLOCK)
+
+
+def _isolated(s: State, r: Int, i: Int, q: Int, j: Int) -> Part:
+    read = s.engine.read
+    shared = both(r >= 0, q >= 0, s.is_live(r, i), s.is_live(q, j), s.table(r, i) == s.table(q, j))
+    return Part(shared, both(read.salt(r) == read.salt(q), read.lora(r) == read.lora(q)))
+
+
+def _check(
+    stage: str, about: str, statement: str, name: str, variables: str, part: Callable[..., Part]
+) -> Check:
+    return Check(name, statement, about, tuple(variables.split()), part, stage)
+
+
+CHECKS = (
+    _check("stage 2", "allocate", "refusal-leaves-no-trace", "requests-unchanged", "request index", _refusal),
+    _check("stage 2", "allocate", "refusal-leaves-no-trace", "pool-unchanged", "block", _refused_pool),
+    _check("stage 2", "allocate", "exact-count", "count-is-exact", "", _exact),
+    _check("stage 3", "allocate", "enough-slots", "slots-are-there", "", _enough),
+    _check("stage 2", "allocate", "boundary-only", "one-block-a-boundary", "", _boundary),
+    _check("stage 0", "allocate", "admission-suffices", "admission-promises", "", _admission),
+    _check("stage 0", "allocate", "admission-suffices", "admission-starts-alone", "index", _admission_alone),
+    _check("stage 1", "allocate", "admission-suffices", "later-chunk-is-granted", "", _later_chunk),
+    _check("stage 1", "allocate", "admission-suffices", "later-chunk-is-promised", "", _later_promise),
+    _check("stage 1", "allocate", "admission-suffices", "later-chunk-is-alone", "index", _later_chunk_alone),
+    _check("stage 0", "allocate", "admission-suffices", "asks-no-more", "", _asks_no_more),
+    _check("stage 2", "allocate", "watermark", "watermark-is-left", "", _leaves_watermark),
+    _check("stage 0", "allocate", "watermark", "whole-prompt-leaves-it", "", _leaves_watermark_whole),
+    _check("stage 2", "allocate", "watermark", "nobody-pays-more", "", _pays_no_more),
+    _check("stage 2", "allocate", "idle-hits-cost", "idle-hits-are-counted", "", _idle_hits),
+    _check("stage 3", "allocate", "queue-order", "new-from-the-front", "position", _front),
+    _check("stage 3", "allocate", "no-aliased-write", "written-blocks-are-private", "index", _written),
+    _check("stage 3", "allocate", "null-block", "new-blocks-are-blocks", "index", _handed_out),
+    _check("pool", "leave", "queue-order", "tail-before-head", "index index", _tail_first),
+    _check("pool", "leave", "queue-order", "freed-blocks-take-their-place", "index block", _freed_place),
+    _check("pool", "state", "usage", "within-the-pool", "", _usage),
+    _check("pool", "state", "usage", "held-by-a-request", "block", _held_by_request),
+    _check("pool", "state", "usage", "idle-is-not-used", "block", _idle_is_not_used),
+    _check("pool", "state", "null-block", "no-null-entry", "request index", _no_null_entry),
+    _check("stage 4", "state", "drafts-never-hashed", "reach-is-final", "block", _final_tokens),
+    _check("keys", "state", "hash-soundness", "one-key-one-content", "block block", _same_tokens),
+    _check("lookup", "lookup", "hash-soundness", "hit-is-a-prefix", "index", _hit_is_prefix),
+    _check("lookup", "lookup", "hash-soundness", "hit-is-proper", "", _hit_is_proper),
+    _check("lookup", "lookup", "window-kept", "hit-spans-the-window", "index", _hit_spans_window),
+    _check("keys", "state", "salt-isolation", "salts-are-apart", "request index request index", _isolated),
+)
+"""Every check."""
