@@ -1,0 +1,1 @@
+"""What is checked: obligations, the gate, traces, reports and the command line."""

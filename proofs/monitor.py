@@ -1,0 +1,137 @@
+"""The statements, evaluated on every call of the running reading.
+
+The text is the one that is proved for every size. A campaign under full rules must find no violation and
+must reach what each proof assumes; a campaign with a rule off finds the statements that fall.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from slotproof.impl.protocol import Call, Config
+from slotproof.model.caller import Outcome
+from slotproof.model.invariants import LEDGER, STEPWISE, Invariant
+from slotproof.model.prefix_cache import get_computed_blocks
+from slotproof.model.rules import Rules
+from slotproof.model.running import Running, Stuck
+from slotproof.model.state import HAND, State
+from slotproof.model.statements import CHECKS, Check, waits
+from slotproof.proofs.calls import call_fields, model_config
+
+
+@dataclass(frozen=True)
+class Violation:
+    """A statement that a call broke."""
+
+    statement: str
+    claim: str
+    """The invariant or check, or the step that failed."""
+    stage: str
+    """Where the claim is made: the lesson's stage, or a part of the model."""
+    detail: str
+    """The values for which it does not hold."""
+
+
+class Monitor:
+    """The model under some rules, with its ghosts, watched call by call."""
+
+    def __init__(self, config: Config, rules: Rules | None = None) -> None:
+        self.running = Running(**model_config(config), rules=rules, ghosts=True)
+        self.reached: set[str] = set()
+        """What the proofs assume and a campaign reached: `step S`, `call C`, `check K`."""
+        self.running.read.watch = self._begin_step
+
+    def step(self, call: Call) -> list[Violation]:
+        """Take a call and say which statements it broke.
+
+        Raises:
+            ContractError: the caller's contract forbids it; nothing has changed.
+        """
+        before = self.running.state
+        name, fields = call_fields(call)
+        try:
+            outcome = self.running.step(name, **fields)
+        except Stuck as stuck:
+            return [Violation("no-rollback", f"{stuck.what} cannot fail", "stage 3", name)]
+        self.reached.add(f"call {name}")
+        return [
+            *self._invariants(outcome.state),
+            *self._checks("state", (outcome.state,)),
+            *self._lookups(outcome.state),
+            *self._call(name, fields, before, outcome),
+        ]
+
+    def _begin_step(self, step: str, state: State) -> None:
+        witness = f"step {step}"
+        if witness not in self.reached and not list(self._broken(state, STEPWISE)):
+            self.reached.add(witness)
+
+    def _invariants(self, s: State) -> Iterator[Violation]:
+        for invariant, detail in self._broken(s, (*STEPWISE, *LEDGER)):
+            yield Violation(invariant.statement, invariant.name, "invariant", detail)
+
+    def _broken(self, s: State, invariants: tuple[Invariant, ...]) -> Iterator[tuple[Invariant, str]]:
+        for invariant in invariants:
+            for values in self._values(s, invariant.variables):
+                if not invariant.holds(s, *values):
+                    yield invariant, _detail(invariant.variables, values)
+                    break
+
+    def _call(
+        self, name: str, fields: dict[str, Any], before: State, outcome: Outcome
+    ) -> Iterator[Violation]:
+        if outcome.answer is not None:
+            about = (before, fields["request"], outcome.answer.ask, outcome)
+            yield from self._checks("allocate", about)
+        elif name in ("preempt", "finish"):
+            yield from self._checks("leave", (before, fields["request"], outcome))
+
+    def _lookups(self, s: State) -> Iterator[Violation]:
+        if not s.engine.enable_caching:
+            return
+        for r in self.running.requests:
+            if waits(s, r) and s.computed(r) == 0:
+                yield from self._checks("lookup", (s, r, get_computed_blocks(s, r)))
+
+    def _checks(self, about: str, arguments: tuple[Any, ...]) -> Iterator[Violation]:
+        for check in CHECKS:
+            if check.about == about:
+                yield from self._check(check, arguments)
+
+    def _check(self, check: Check, arguments: tuple[Any, ...]) -> Iterator[Violation]:
+        for values in self._values(arguments[0], check.variables):
+            part = check.part(*arguments, *values)
+            if part.given:
+                self.reached.add(f"check {check.name}")
+                if not part.claim:
+                    yield Violation(
+                        check.statement, check.name, check.stage, _detail(check.variables, values)
+                    )
+                    return
+
+    def _values(self, s: State, variables: tuple[str, ...]) -> Iterator[tuple[int, ...]]:
+        return product(*(_DOMAINS[variable](self.running, s) for variable in variables))
+
+
+def _requests(running: Running, s: State) -> Sequence[int]:
+    return (HAND, *running.requests)
+
+
+def _indices(running: Running, s: State) -> Sequence[int]:
+    return range(1 + max(s.length(r) for r in _requests(running, s)))
+
+
+_DOMAINS: dict[str, Callable[[Running, State], Sequence[int]]] = {
+    "block": lambda running, s: range(running.read.num_blocks),
+    "position": lambda running, s: range(running.read.num_blocks),
+    "request": _requests,
+    "index": _indices,
+    "reference": lambda running, s: range(1 + max(s.ref_cnt(b) for b in range(running.read.num_blocks))),
+}
+
+
+def _detail(variables: tuple[str, ...], values: tuple[int, ...]) -> str:
+    return ", ".join(f"{variable} {value}" for variable, value in zip(variables, values, strict=True))

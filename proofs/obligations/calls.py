@@ -1,0 +1,210 @@
+"""Every call of a caller within its contract keeps the ledger's invariants and every check.
+
+The state before a call satisfies all invariants. Whatever a step inside needs or relies on is shown here,
+on the path that leads to it; that the stepwise invariants hold after each step then follows (`steps.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import z3
+
+from slotproof.model.algebra import Bool, both, implies
+from slotproof.model.allocate_slots import Ask
+from slotproof.model.attention import skipped_tokens
+from slotproof.model.caller import ACTIONS, Outcome
+from slotproof.model.engine import Engine
+from slotproof.model.invariants import LEDGER, STEPWISE
+from slotproof.model.prefix_cache import Hits, get_computed_blocks, hits_for
+from slotproof.model.rules import Rules
+from slotproof.model.state import State
+from slotproof.model.statements import CHECKS, Check, Part, alone, settled_at, waits
+from slotproof.proofs.obligations import arithmetic
+from slotproof.proofs.obligations.claims import as_term, of_state
+from slotproof.proofs.obligations.loops import end_of_loop
+from slotproof.proofs.obligations.obligation import Obligation, mentions
+from slotproof.proofs.obligations.symbols import SLIDING_WINDOW, Symbols
+
+LEAVING = ("preempt", "finish")
+LATER_CHUNK = "later-chunk"
+
+
+@dataclass(frozen=True)
+class Made:
+    """A call that was made, symbolically."""
+
+    read: Symbols
+    before: State
+    request: Any
+    ask: Ask | None
+    outcome: Outcome
+
+
+def _state(kind: str, rules: Rules) -> tuple[Symbols, State]:
+    read = Symbols(kind, rules, end_of_loop)
+    s = read.state()
+    read.assume(*(of_state(invariant, s).assumed() for invariant in (*STEPWISE, *LEDGER)))
+    return read, s
+
+
+def _make(name: str, kind: str, rules: Rules, undisturbed: bool = False) -> Made:
+    """The call, from any state that satisfies every invariant, within its contract."""
+    read, s = _state(kind, rules)
+    r, ask = z3.Int("request"), None
+    arguments: dict[str, Any] = {"request": r}
+    if name == "add_request":
+        arguments["num_tokens"] = z3.Int("num_tokens")
+    elif name == "complete":
+        arguments |= {count: z3.Int(count) for count in ("processed", "rejected", "sampled")}
+    elif name == "allocate":
+        ask = _ask(s, r)
+        arguments["ask"] = ask
+    elif name == "evict_blocks":
+        arguments = {"named": z3.Function("named", z3.IntSort(), z3.BoolSort())}
+    elif name in ("reset_prefix_cache", "take_new_block_ids"):
+        arguments = {}
+    if undisturbed and kind == SLIDING_WINDOW:
+        read.alone = True
+        read.assume(alone(s, r))
+    read.assume(*ACTIONS[name].contract(s, **arguments).values())
+    return Made(read, s, r, ask, ACTIONS[name].apply(s, **arguments))
+
+
+def _ask(s: State, r: Any) -> Ask:
+    new, lookahead, external, reserved = z3.Ints("new lookahead external reserved")
+    return Ask(
+        new=new,
+        hits=hits_for(s, r, z3.Bool("skip_cache")),
+        lookahead=lookahead,
+        external=external,
+        delay_cache=z3.Bool("delay_cache"),
+        must_fit=z3.Bool("must_fit"),
+        reserved=reserved,
+        has_scheduled=z3.Bool("has_scheduled"),
+        skip_zeroing=z3.Bool("skip_zeroing"),
+    )
+
+
+def call(name: str, kind: str, rules: Rules) -> Iterator[Obligation]:
+    """What a call needs on its way, the ledger after it, and the checks about it."""
+    made = _make(name, kind, rules)
+    lemmas = tuple(_lemmas(made))
+    known, witness = (*made.read.assumed, *lemmas), f"call {name}"
+    for needed in made.read.needed:
+        yield Obligation(
+            f"{name}: {needed.name}",
+            needed.statement,
+            kind,
+            "stage 3",
+            witness,
+            (*known, *mentions(needed.claim)),
+            needed.claim,
+        )
+    for invariant in LEDGER:
+        claim = of_state(invariant, made.outcome.state)
+        yield Obligation(
+            f"{name}: {claim.name}", claim.statement, kind, "caller", witness, known, claim.goal()
+        )
+    for check in CHECKS:
+        here = check.about == name or (check.about == "leave" and name in LEAVING)
+        if here and not check.name.startswith(LATER_CHUNK):
+            yield from _checked(check, made, kind, known)
+
+
+def later_chunk(kind: str, rules: Rules) -> Iterator[Obligation]:
+    """A prompt's later chunk, where nobody else holds a block of the request."""
+    made = _make("allocate", kind, rules, undisturbed=True)
+    known, witness = (*made.read.assumed, *_lemmas(made)), f"check {LATER_CHUNK}-is-granted"
+    for needed in made.read.needed:
+        if needed.statement == "admission-suffices":
+            yield Obligation(
+                f"later-chunk: {needed.name}", needed.statement, kind, "stage 1", witness, known, needed.claim
+            )
+    for check in CHECKS:
+        if check.name.startswith(LATER_CHUNK):
+            yield from _checked(check, made, kind, known)
+
+
+def _checked(check: Check, made: Made, kind: str, known: tuple[z3.BoolRef, ...]) -> Iterator[Obligation]:
+    values = _values(check)
+    about = (made.before, made.request, made.ask, made.outcome)
+    part = check.part(*(x for x in about if x is not None), *values)
+    hints = (as_term(fact) for fact in _instances(check, made, values))
+    yield from _obligation(check, part, kind, (*known, *hints))
+
+
+def _values(check: Check) -> list[z3.ArithRef]:
+    return [z3.Int(f"{variable}?{n}") for n, variable in enumerate(check.variables)]
+
+
+def _obligation(check: Check, part: Part, kind: str, known: tuple[z3.BoolRef, ...]) -> Iterator[Obligation]:
+    if part.given is False:  # the check says nothing about this kind of attention
+        return
+    name, goal = f"{check.about}: {check.name}", as_term(implies(part.given, part.claim))
+    yield Obligation(name, check.statement, kind, check.stage, f"check {check.name}", known, goal)
+
+
+def _lemmas(made: Made) -> Iterator[z3.BoolRef]:
+    """Arithmetic at the places where a call needs it; each is an obligation of its own."""
+    if made.ask is None or made.outcome.answer is None:
+        return
+    s, r, ask, total = made.before, made.request, made.ask, made.outcome.answer.total
+    yield arithmetic.next_block(s.length(r)).goal()
+    gone = skipped_tokens(s.engine, settled_at(s, r, made.outcome))
+    yield arithmetic.sum_of_parts(as_term_int(gone), total + ask.new + ask.lookahead - gone).goal()
+    yield from _window_lemmas(s.engine, ask.hits)
+
+
+def _window_lemmas(engine: Engine, hits: Hits) -> Iterator[z3.BoolRef]:
+    if engine.sliding_window is not None:
+        yield arithmetic.blocks_before(hits.num, engine.sliding_window - 1).goal()
+
+
+def as_term_int(value: Any) -> z3.ArithRef:
+    """An integer as a Z3 term."""
+    return z3.IntVal(value) if isinstance(value, int) else value
+
+
+def _instances(check: Check, made: Made, values: list[z3.ArithRef]) -> Iterator[Bool]:
+    """Known facts at the values of a check: invariants of states on the way, and ends of loops."""
+    s, r, t = made.before, made.request, made.outcome.state
+    if made.outcome.answer is not None:
+        for value, variable in zip(values, check.variables, strict=True):
+            for state in (made.outcome.answer.committed, t):
+                for invariant in STEPWISE:
+                    if variable in ("index",) and invariant.variables == ("request", "index"):
+                        yield invariant.holds(state, r, value)
+    if check.about == "leave":
+        hand = [s.length(r) - 1 - value for value in values] + list(values)
+        for fact in made.read.facts:
+            if fact.arity == 1:
+                yield from (as_term(fact.body(j)) for j in hand)
+            elif fact.arity == 2:
+                yield from (as_term(fact.body(i, j)) for i in hand for j in hand)
+
+
+def state_checks(kind: str, rules: Rules) -> Iterator[Obligation]:
+    """What follows from the invariants in every state between two calls."""
+    read, s = _state(kind, rules)
+    for check in CHECKS:
+        if check.about == "state":
+            part = check.part(s, *_values(check))
+            yield from _obligation(check, part, kind, tuple(read.assumed))
+
+
+def lookup(kind: str, rules: Rules) -> Iterator[Obligation]:
+    """What a lookup finds for a request that waits."""
+    read, s = _state(kind, rules)
+    r = z3.Int("request")
+    read.assume(both(r >= 0, waits(s, r), s.computed(r) == 0))
+    hits = get_computed_blocks(s, r)
+    read.assume(*_window_lemmas(s.engine, hits))
+    for check in CHECKS:
+        if check.about == "lookup":
+            values = _values(check)
+            sight = (fact for value in values for fact in mentions(hits.at(value) == 0))
+            part = check.part(s, r, hits, *values)
+            yield from _obligation(check, part, kind, (*read.assumed, *sight))

@@ -1,0 +1,43 @@
+"""All obligations, in groups that are built and proved together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from slotproof.model.caller import ACTIONS
+from slotproof.model.rules import Rules
+from slotproof.proofs.obligations import calls, steps
+from slotproof.proofs.obligations.loops import LOOPS
+from slotproof.proofs.obligations.obligation import Obligation
+from slotproof.proofs.obligations.symbols import KINDS, SLIDING_WINDOW
+
+
+@dataclass(frozen=True)
+class Group:
+    """Obligations about one step, loop or call, for one kind of attention."""
+
+    name: str
+    kind: str
+    build: Callable[[Rules], Iterator[Obligation]]
+
+
+def groups(kinds: tuple[str, ...] = KINDS) -> list[Group]:
+    """Every group, the largest first, so that workers end together."""
+    return [group for kind in kinds for group in _of_kind(kind)]
+
+
+def _of_kind(kind: str) -> Iterator[Group]:
+    yield Group("later-chunk", kind, partial(calls.later_chunk, kind))
+    for name in sorted(ACTIONS, key=lambda action: action != "allocate"):
+        yield Group(name, kind, partial(calls.call, name, kind))
+    for name in LOOPS:
+        yield Group(f"{name}-loop", kind, partial(steps.loop_step, name, kind))
+    for name in steps.STEPS:
+        if name != "pad" or kind == SLIDING_WINDOW:  # full attention has no null blocks to start with
+            yield Group(name, kind, partial(steps.single_step, name, kind))
+    yield Group("state", kind, partial(calls.state_checks, kind))
+    yield Group("lookup", kind, partial(calls.lookup, kind))
+    yield Group("initial", kind, partial(steps.initial_state, kind))
+    yield Group("arithmetic", kind, partial(steps.arithmetic_lemmas, kind))

@@ -1,0 +1,70 @@
+"""One obligation: assumptions that entail a goal, for every size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import z3
+
+
+@dataclass(frozen=True)
+class Obligation:
+    """Under the assumptions the goal holds, whatever the sizes."""
+
+    name: str
+    """Where it arises and what is claimed, `step: claim`."""
+    statement: str
+    """The statement it is part of."""
+    kind: str
+    """The kind of attention."""
+    stage: str
+    """The lesson's stage, or the part of the model, that it is about."""
+    witness: str
+    """What a campaign must reach to show that the assumptions can hold; empty if there are none."""
+    assumptions: tuple[z3.BoolRef, ...]
+    goal: z3.BoolRef
+
+
+_mentioned = z3.Function("mentioned", z3.IntSort(), z3.BoolSort())
+
+
+def mentions(term: z3.BoolRef) -> list[z3.BoolRef]:
+    """Facts that say nothing, but put a term's parts in Z3's sight, so that it instantiates at them."""
+    facts, seen, stack = [], set(), [term]
+    while stack:
+        t = stack.pop()
+        if t.get_id() in seen or z3.is_quantifier(t):
+            continue
+        seen.add(t.get_id())
+        stack.extend(t.children())
+        if t.num_args() and t.decl().kind() == z3.Z3_OP_UNINTERPRETED and z3.is_int(t):
+            facts.append(_mentioned(t))
+    return facts
+
+
+RESOURCES = 20_000_000
+"""Z3's resource units for one try; the hardest obligation takes a few hundred thousand."""
+SECONDS = 20
+"""Wall-clock seconds for one try, should the resource limit not bite."""
+SEEDS = (0, 1, 2)
+"""Z3's random seeds, tried in turn."""
+
+
+def is_proved(obligation: Obligation) -> bool:
+    """Whether Z3 finds that the assumptions and the goal's denial contradict each other.
+
+    Quantified assumptions are instantiated at their triggers and nowhere else, so the answer comes soon,
+    and where it is not `unsat` it is `unknown`.
+    """
+    return any(_check(obligation, seed) == z3.unsat for seed in SEEDS)
+
+
+def _check(obligation: Obligation, seed: int) -> z3.CheckSatResult:
+    s = z3.SimpleSolver()
+    s.set("auto_config", False)
+    s.set("smt.mbqi", False)
+    s.set("smt.random_seed", seed)
+    s.set("rlimit", RESOURCES)
+    s.set("timeout", SECONDS * 1000)
+    s.add(*obligation.assumptions, z3.Not(obligation.goal), *mentions(obligation.goal))
+    return s.check()

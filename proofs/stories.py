@@ -1,0 +1,97 @@
+"""Stories: sequences of calls on which a statement falls, found by campaigns on the running reading."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from random import Random
+
+from slotproof.impl.protocol import Call, Config
+from slotproof.model.rules import Rules
+from slotproof.model.running import ContractError
+from slotproof.proofs.calls import NUMBER_BYTES, decode
+from slotproof.proofs.monitor import Monitor, Violation
+
+CALLS_A_RUN = 30
+ENOUGH_CALLS = 2_000
+"""Calls after which a campaign that found a story ends."""
+MAX_CALLS = 60_000
+"""Calls after which it ends without one."""
+
+
+@dataclass(frozen=True)
+class Story:
+    """Calls from an idle pool, all within the contract, the last of which breaks the statement."""
+
+    config: Config
+    calls: tuple[Call, ...]
+    violation: Violation
+
+
+def tiny_configurations(random: Random, window: bool | None = None) -> Iterator[Config]:
+    """Pools of a few blocks, without end; with or without a window, or either."""
+    while True:
+        block_size = random.choice((1, 1, 2, 2, 3))
+        num_blocks = random.choice((4, 5, 6, 7, 8))
+        sliding = random.random() < 0.5 if window is None else window
+        yield Config(
+            num_blocks=num_blocks,
+            block_size=block_size,
+            max_model_len=random.choice((1, 2)) * num_blocks * block_size,
+            sliding_window=random.choice((2, 3, 4, 5)) if sliding else None,
+            watermark_blocks=random.choice((0, 1)),
+            max_in_flight_tokens=random.choice((1, 2, 3, 1 << 30)),
+        )
+
+
+def find(rules: Rules, seed: int = 0) -> dict[str, Story]:
+    """The statements that fall first in some run of a campaign, each with a short story."""
+    random, stories, calls = Random(seed), dict[str, Story](), 0
+    for config in tiny_configurations(random):
+        monitor, made = Monitor(config, rules), []
+        for _ in range(CALLS_A_RUN):
+            call = decode(monitor.running, random.getrandbits(8 * NUMBER_BYTES))
+            try:
+                violations = monitor.step(call)
+            except ContractError:  # a rule that is off may leave a request that cannot be asked for
+                continue
+            made.append(call)
+            calls += 1
+            for violation in violations:
+                known = stories.get(violation.statement)
+                if known is None or len(made) < len(known.calls):
+                    stories[violation.statement] = Story(config, tuple(made), violation)
+            if violations:
+                break
+        if calls >= (ENOUGH_CALLS if stories else MAX_CALLS):
+            break
+    return {statement: shortened(story, rules) for statement, story in sorted(stories.items())}
+
+
+def shortened(story: Story, rules: Rules) -> Story:
+    """The story without the calls that it does not need."""
+    index = 0
+    while index < len(story.calls):
+        calls = story.calls[:index] + story.calls[index + 1 :]
+        shorter = tell(story.config, calls, rules, story.violation.statement)
+        if shorter is None:
+            index += 1
+        else:
+            story = shorter
+    return story
+
+
+def tell(config: Config, calls: tuple[Call, ...], rules: Rules, statement: str) -> Story | None:
+    """The story of how these calls break a statement before any other; None if they do not, or if one is
+    outside the contract."""
+    monitor = Monitor(config, rules)
+    for index, call in enumerate(calls):
+        try:
+            violations = monitor.step(call)
+        except (ContractError, KeyError):  # KeyError: a call about a request that no longer arrives
+            return None
+        if violations:
+            broken = (violation for violation in violations if violation.statement == statement)
+            violation = next(broken, None)
+            return None if violation is None else Story(config, calls[: index + 1], violation)
+    return None
