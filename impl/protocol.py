@@ -34,7 +34,9 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Most tokens of one request scheduled and not yet settled (caps the admission of windows)."""
 
 
-class AddRequest(msgspec.Struct, frozen=True, tag="add_request", tag_field="call", forbid_unknown_fields=True):
+class AddRequest(
+    msgspec.Struct, frozen=True, tag="add_request", tag_field="call", forbid_unknown_fields=True
+):
     """A request arrives and waits. `tokens` is its prompt; `salt` and `lora` 0 mean none."""
 
     request: int
@@ -65,7 +67,8 @@ class Allocate(msgspec.Struct, frozen=True, tag="allocate", tag_field="call", fo
 
 
 class Complete(msgspec.Struct, frozen=True, tag="complete", tag_field="call", forbid_unknown_fields=True):
-    """`processed` tokens in flight have run: `rejected` drafts roll computed tokens back, `sampled` tokens are final."""
+    """`processed` tokens in flight have run: `rejected` drafts roll computed tokens back, `sampled` ones are
+    final."""
 
     request: int
     processed: int
@@ -73,13 +76,17 @@ class Complete(msgspec.Struct, frozen=True, tag="complete", tag_field="call", fo
     sampled: tuple[int, ...] = ()
 
 
-class CacheBlocks(msgspec.Struct, frozen=True, tag="cache_blocks", tag_field="call", forbid_unknown_fields=True):
-    """A delayed load has arrived: the request's computed blocks are published, and it waits to be scheduled."""
+class CacheBlocks(
+    msgspec.Struct, frozen=True, tag="cache_blocks", tag_field="call", forbid_unknown_fields=True
+):
+    """A delayed load has arrived: the computed blocks are published, and the request waits to be scheduled."""
 
     request: int
 
 
-class RemoveSkipped(msgspec.Struct, frozen=True, tag="remove_skipped", tag_field="call", forbid_unknown_fields=True):
+class RemoveSkipped(
+    msgspec.Struct, frozen=True, tag="remove_skipped", tag_field="call", forbid_unknown_fields=True
+):
     """`remove_skipped_blocks` on the tokens that are computed and no longer in flight."""
 
     request: int
@@ -97,7 +104,9 @@ class Finish(msgspec.Struct, frozen=True, tag="finish", tag_field="call", forbid
     request: int
 
 
-class EvictBlocks(msgspec.Struct, frozen=True, tag="evict_blocks", tag_field="call", forbid_unknown_fields=True):
+class EvictBlocks(
+    msgspec.Struct, frozen=True, tag="evict_blocks", tag_field="call", forbid_unknown_fields=True
+):
     """`evict_blocks`: the named blocks lose their hashes and stay where they are."""
 
     blocks: tuple[int, ...]
@@ -148,7 +157,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ref_cnt: tuple[int, ...]
     """References by block; that of the null block is not kept and shown as 0."""
     hashes: tuple[bytes | int | None, ...]
-    """Key by block, None for none. Only whether two keys are equal means anything."""
+    """Key by block, None for none. Only whether two keys are equal means anything, within a
+    snapshot and between snapshots."""
     tables: dict[int, tuple[int, ...]]
     """Block table by request, of requests that hold at least one entry."""
     usage: float

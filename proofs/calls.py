@@ -28,10 +28,11 @@ from slotproof.impl.protocol import (
     ResetPrefixCache,
     TakeNewBlockIds,
 )
-from slotproof.model.running import Running
+from slotproof.model.allocate_slots import Ask, allocate_slots
+from slotproof.model.running import Running, Stuck
 from slotproof.model.state import LOADING, PREEMPTED, RUNNING, UNKNOWN, WAITING
 
-NUMBER_BYTES = 12
+NUMBER_BYTES = 16
 """Bytes of a number: more than any call reads."""
 LIVE_REQUESTS = 8
 """Requests alive at once, at most."""
@@ -110,7 +111,7 @@ def _makers(running: Running) -> list[tuple[int, Maker, list[int]]]:
         (4 if by_status[LOADING] else 0, _cache_blocks, by_status[LOADING]),
         (2 if alive else 0, _finish, alive),
         (2 if runs else 0, _preempt, runs),
-        (1 if with_blocks else 0, _remove_skipped, with_blocks),
+        (2 if with_blocks else 0, _remove_skipped, with_blocks),
         (1, _evict_blocks, hashed),
         (3 if idle and hashed else 1, _reset_prefix_cache, []),
     ]
@@ -163,15 +164,16 @@ def _admit(running: Running, digits: Digits, options: list[int]) -> Call:
     r = digits.pick(options)
     skip_cache = digits.one_in(8)
     computed = s.computed(r)
-    total = computed + engine.tokens(running.hits(r, skip_cache).num)
+    hits = running.hits(r, skip_cache).num
+    total = computed + engine.tokens(hits)
     room = s.num_tokens(r) - 1 - total
     external = 0
     kind = digits.below(6)
-    if kind >= 4 and computed == 0 and room > 0:
+    if kind >= (2 if hits else 4) and computed == 0 and room > 0:
         external = digits.amount(room)
     delay_cache = kind == 5 and external > 0
     most = min(s.num_tokens(r) - total - external, engine.max_in_flight_tokens)
-    return Allocate(
+    call = Allocate(
         request=r,
         new=0 if delay_cache else digits.amount(most),
         lookahead=_lookahead(digits),
@@ -179,10 +181,10 @@ def _admit(running: Running, digits: Digits, options: list[int]) -> Call:
         skip_cache=skip_cache,
         delay_cache=delay_cache,
         must_fit=digits.one_in(2),
-        reserved=_reserved(running, digits),
         has_scheduled=not digits.one_in(3),
         skip_zeroing=external > 0 and digits.one_in(2),
     )
+    return _reserve(running, digits, call)
 
 
 def _advance(running: Running, digits: Digits, options: list[int]) -> Call:
@@ -192,22 +194,42 @@ def _advance(running: Running, digits: Digits, options: list[int]) -> Call:
     left = max(0, s.num_tokens(r) - s.computed(r))
     drafts = digits.below(MAX_DRAFTS + 1) if digits.one_in(2) else 0
     new = digits.amount(left) if left > 1 and digits.below(4) else max(1, left) + drafts
-    return Allocate(
+    call = Allocate(
         request=r,
         new=min(new, step_room(running, r)),
         lookahead=_lookahead(digits),
         must_fit=digits.one_in(16),
-        reserved=_reserved(running, digits),
         has_scheduled=not digits.one_in(3),
     )
+    return _reserve(running, digits, call)
 
 
 def _lookahead(digits: Digits) -> int:
     return digits.below(MAX_LOOKAHEAD + 1) if digits.one_in(3) else 0
 
 
-def _reserved(running: Running, digits: Digits) -> int:
-    return digits.below(running.engine.num_blocks) if digits.one_in(6) else 0
+def _reserve(running: Running, digits: Digits, call: Allocate) -> Call:
+    """Mostly nothing; else any number of blocks, or as many as stage 2 can just spare, or one more:
+    then a count that is wrong by one shows."""
+    kind = digits.below(8)
+    if kind < 6:
+        return call
+    s = running.state
+    if kind == 6:
+        return msgspec.structs.replace(call, reserved=digits.below(running.engine.num_blocks))
+    ask = Ask(
+        new=call.new,
+        hits=running.hits(call.request, call.skip_cache),
+        lookahead=call.lookahead,
+        external=call.external,
+        has_scheduled=call.has_scheduled,
+    )
+    try:
+        answer = allocate_slots(s, call.request, ask)
+    except Stuck:  # with a rule off
+        return call
+    spare = answer.released.num_free - answer.need - answer.watermark
+    return msgspec.structs.replace(call, reserved=max(0, spare + digits.below(2)))
 
 
 def _complete(running: Running, digits: Digits, options: list[int]) -> Call:
@@ -276,7 +298,7 @@ def _configuration(random: Random, index: int) -> Config:
     block_size = random.choice((1, 2, 3, 4, 4, 16))
     num_blocks = random.choice((4, 6, 8, 12, 16, 24, 32, 32))
     pool = num_blocks * block_size
-    window = random.randint(2, 3 * block_size + 1) if index % 2 else None
+    window = random.randint(1, 3 * block_size + 1) if index % 2 else None
     return Config(
         num_blocks=num_blocks,
         block_size=block_size,

@@ -95,7 +95,8 @@ def prove(
     work = [_GroupTask(group, rules, wanted) for group in groups(kinds)]
     tasks: list[_Task] = [*(_WitnessTask(kind, rules) for kind in kinds), *work]
     if rules != Rules():
-        tasks.insert(0, _StoryTask(rules))
+        window = None if len(kinds) > 1 else SLIDING_WINDOW in kinds
+        tasks.insert(0, _StoryTask(rules, window))
     proved: list[Proved] = []
     reached: dict[str, frozenset[str]] = {}
     report = Report(UNKNOWN, [])
@@ -119,7 +120,7 @@ def prove(
 
 def matrix(progress: Progress = _quiet) -> dict[str, dict[str, Story]]:
     """For every rule, the statements that fall without it, each with its story."""
-    tasks = [_StoryTask(Rules().without(rule), rule) for rule in RULES]
+    tasks = [_StoryTask(Rules().without(rule), None, rule) for rule in RULES]
     found: dict[str, dict[str, Story]] = {}
     for task, answer in _run(tasks):
         assert isinstance(task, _StoryTask)
@@ -182,10 +183,11 @@ class _WitnessTask:
 @dataclass(frozen=True)
 class _StoryTask:
     rules: Rules
+    window: bool | None
     label: str = "stories"
 
     def __call__(self) -> dict[str, Story]:
-        return find(self.rules)
+        return find(self.rules, self.window)
 
 
 _Task = _GroupTask | _WitnessTask | _StoryTask

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
+from typing import Any
+
+import msgspec
 
 from slotproof.impl.protocol import Call, Config
 from slotproof.model.rules import Rules
@@ -44,10 +47,13 @@ def tiny_configurations(random: Random, window: bool | None = None) -> Iterator[
         )
 
 
-def find(rules: Rules, seed: int = 0) -> dict[str, Story]:
-    """The statements that fall first in some run of a campaign, each with a short story."""
+def find(rules: Rules, window: bool | None = None, seed: int = 0) -> dict[str, Story]:
+    """The statements that fall first in some run of a campaign, each with a short story.
+
+    `window` is as in `tiny_configurations`.
+    """
     random, stories, calls = Random(seed), dict[str, Story](), 0
-    for config in tiny_configurations(random):
+    for config in tiny_configurations(random, window):
         monitor, made = Monitor(config, rules), []
         for _ in range(CALLS_A_RUN):
             call = decode(monitor.running, random.getrandbits(8 * NUMBER_BYTES))
@@ -65,11 +71,38 @@ def find(rules: Rules, seed: int = 0) -> dict[str, Story]:
                 break
         if calls >= (ENOUGH_CALLS if stories else MAX_CALLS):
             break
-    return {statement: shortened(story, rules) for statement, story in sorted(stories.items())}
+    return {statement: made_small(story, rules) for statement, story in sorted(stories.items())}
 
 
-def shortened(story: Story, rules: Rules) -> Story:
-    """The story without the calls that it does not need."""
+def made_small(story: Story, rules: Rules) -> Story:
+    """The story without calls that it does not need, and each call as simple as it can be."""
+    return _simpler(_shorter(story, rules), rules)
+
+
+def _simpler(story: Story, rules: Rules) -> Story:
+    """Fields as by default, amounts and prompts as small as they can be, one after another."""
+    for index, call in enumerate(story.calls):
+        for field in msgspec.structs.fields(call):
+            for value in _smaller_values(field.name, getattr(story.calls[index], field.name), field.default):
+                simple = msgspec.structs.replace(story.calls[index], **{field.name: value})
+                calls = (*story.calls[:index], simple, *story.calls[index + 1 :])
+                told = tell(story.config, calls, rules, story.violation.statement)
+                if told is not None and len(told.calls) == len(calls):
+                    story = told
+                    break
+    return story
+
+
+def _smaller_values(name: str, value: Any, default: Any) -> list[Any]:
+    if name == "request" or value == default:
+        return []
+    values = [] if default is msgspec.NODEFAULT else [default]
+    if isinstance(value, tuple):
+        return [*values, *(value[:n] for n in range(1, len(value))), (1,) * len(value)]
+    return values if isinstance(value, bool) else [*values, *range(value)]
+
+
+def _shorter(story: Story, rules: Rules) -> Story:
     index = 0
     while index < len(story.calls):
         calls = story.calls[:index] + story.calls[index + 1 :]

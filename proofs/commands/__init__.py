@@ -1,0 +1,1 @@
+"""The subcommands of `slotproof`, one a file."""

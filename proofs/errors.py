@@ -1,0 +1,22 @@
+"""What is told to people in one line, and the exit code of each outcome."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class Exit(IntEnum):
+    """Exit codes of `slotproof`."""
+
+    GOOD = 0
+    """Proved; agrees."""
+    BAD = 1
+    """Refuted; disagrees."""
+    USAGE = 2
+    """What was given on the command line, or in a file, cannot be used."""
+    UNKNOWN = 3
+    """Not proved, not covered, or an error of slotproof's own."""
+
+
+class UserError(Exception):
+    """What the user gave cannot be used. The message is one line that names the thing and the remedy."""

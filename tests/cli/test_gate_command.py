@@ -1,0 +1,265 @@
+"""`slotproof gate` and `slotproof replay`, as they are typed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from slotproof.proofs import gate
+from slotproof.proofs.cli import run
+
+MODEL = "slotproof.proofs.model_allocator:ModelAllocator"
+
+ALLOCATORS = """
+import os
+import time
+from functools import partial
+
+from slotproof.impl.protocol import Finish
+from slotproof.model.rules import Rules
+from slotproof.proofs.model_allocator import ModelAllocator
+
+tampered = partial(ModelAllocator, rules=Rules().without("free_tail_first"))
+number = 5
+
+
+def on_finish(act):
+    class Allocator(ModelAllocator):
+        def step(self, call):
+            return act() if isinstance(call, Finish) else super().step(call)
+
+    return Allocator
+
+
+def boom():
+    raise RuntimeError("boom")
+
+
+raises = on_finish(boom)
+hangs = on_finish(lambda: time.sleep(60))
+dies = on_finish(lambda: os._exit(3))
+babbles = on_finish(lambda: 42)
+
+
+def factory_raises(config):
+    raise RuntimeError("no room")
+
+
+def factory_hangs(config):
+    time.sleep(60)
+
+
+def factory_dies(config):
+    os._exit(3)
+
+
+def factory_babbles(config):
+    return "allocator"
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A current folder with a user's module in it."""
+    (tmp_path / "mine.py").write_text(ALLOCATORS)
+    (tmp_path / "broken_module.py").write_text("import nothing_of_this_name")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(gate, "SHRINK_TRIES", 50)
+    monkeypatch.setattr(gate, "SHRINK_SECONDS", 1.0)
+    return tmp_path
+
+
+def slotproof(*arguments: object) -> int:
+    return run([str(argument) for argument in arguments])
+
+
+def only_line(capsys: pytest.CaptureFixture[str]) -> str:
+    """What was said, if it was one line on standard error."""
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert "Traceback" not in err
+    return err.strip()
+
+
+def test_agreement(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    assert slotproof("gate", "--impl", MODEL, "--calls", 4000, "--seed", 1) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith(f"{MODEL} agrees with the model: 4000 calls in ")
+    assert (out.count("\n"), err) == (1, "")
+    assert sorted(path.name for path in folder.iterdir() if path.is_file()) == ["broken_module.py", "mine.py"]
+
+
+def test_a_difference_is_told_and_replays(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    assert slotproof("gate", "--impl", "mine:tampered", "--calls", 4000, "--seed", 1) == 1
+    out = capsys.readouterr().out
+    assert out.startswith("mine:tampered disagrees with the model at: ")
+    assert "  free_queue: expected (" in out
+    assert "  again: slotproof gate --impl mine:tampered --calls 4000 --seed 1\n" in out
+    assert "slotproof replay slotproof-trace.json --impl mine:tampered\n" in out
+
+    assert slotproof("replay", "slotproof-trace.json", "--impl", "mine:tampered") == 1
+    out = capsys.readouterr().out
+    assert "mine:tampered disagrees with the trace at call " in out
+    assert slotproof("replay", "slotproof-trace.json", "--impl", MODEL) == 0
+    assert f"{MODEL} agrees with the trace: " in capsys.readouterr().out
+    assert slotproof("replay", "slotproof-trace.json") == 0
+    out = capsys.readouterr().out
+    assert "   1. add_request request=" in out
+    assert "the model agrees with the trace: " in out
+
+
+def test_too_few_calls(capsys: pytest.CaptureFixture[str]) -> None:
+    assert slotproof("gate", "--impl", MODEL, "--calls", 20) == 3
+    out = capsys.readouterr().out
+    assert "too small to tell" in out
+    assert "\n  never reached: refused: stage 0\n" in out
+
+
+def test_reports_for_machines(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    for implementation, code in ((MODEL, 0), ("mine:tampered", 1)):
+        options = ("--calls", 4000, "--seed", 1, "--json", "-", "--junit", "junit.xml", "--trace", "t.json")
+        assert slotproof("gate", "--impl", implementation, *options) == code
+        out, err = capsys.readouterr()
+        report = json.loads(out)
+        assert err.startswith(implementation)
+        assert report["verdict"] == ("disagrees" if code else "agrees")
+        assert {"calls", "coverage", "differences", "seed"} <= set(report)
+        assert bool(report["differences"]) == bool(code) == (folder / "t.json").exists()
+        suite = ElementTree.parse(folder / "junit.xml").getroot()
+        assert (suite.get("tests"), suite.get("failures")) == ("2", str(code))
+    assert report["differences"][0]["field"] == "free_queue"
+    assert report["call"]["call"] in ("finish", "preempt")
+    assert slotproof("replay", "t.json", "--impl", "mine:tampered", "--json", "replay.json") == 1
+    replayed = json.loads((folder / "replay.json").read_text())
+    assert (replayed["verdict"], replayed["differences"]) == ("disagrees", report["differences"])
+
+
+def test_exhaustive(capsys: pytest.CaptureFixture[str]) -> None:
+    assert slotproof("gate", "--impl", MODEL, "--exhaustive", 2) == 0
+    assert slotproof("gate", "--impl", "mine:tampered", "--exhaustive", 4) == 1
+    assert "again: slotproof gate --impl mine:tampered --exhaustive 4\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("raises", "raised RuntimeError: boom"),
+        ("hangs", "the call hung for 2 s"),
+        ("dies", "the process died (exit code 3)"),
+        ("babbles", "nonsense: 42 is no Result"),
+        ("factory_hangs", "the factory hung for 2 s"),
+        ("factory_dies", "the process died (exit code 3)"),
+        ("factory_babbles", "raised AttributeError: 'str' object has no attribute 'snapshot'"),
+    ],
+)
+def test_an_implementation_that_gives_no_answer(
+    name: str, text: str, capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    assert slotproof("gate", "--impl", f"mine:{name}", "--calls", 500, "--patience", 2) == 1
+    out = capsys.readouterr().out
+    assert f"  answer: expected one, got none: {text}\n" in out
+    assert slotproof("replay", "slotproof-trace.json") == 0
+    assert slotproof("replay", "slotproof-trace.json", "--impl", f"mine:{name}", "--patience", 2) == 1
+
+
+USAGE: dict[str, tuple[list[str], str]] = {
+    "no implementation": (["gate"], "Missing option '--impl'"),
+    "an unknown one": (["gate", "--impl", "jax"], "--impl jax: name torch, vllm, or MODULE:FACTORY"),
+    "no module": (["gate", "--impl", "nowhere:f"], "nowhere cannot be imported: ModuleNotFoundError"),
+    "a module that fails": (["gate", "--impl", "broken_module:f"], "No module named 'nothing_of_this_name'"),
+    "no attribute": (["gate", "--impl", "mine:nothing"], "mine has no nothing"),
+    "no factory": (["gate", "--impl", "mine:number"], "it is no factory"),
+    "a factory that raises": (
+        ["gate", "--impl", "mine:factory_raises"],
+        "the factory raised RuntimeError: no room",
+    ),
+    "no calls": (["gate", "--impl", MODEL, "--calls", "0"], "'--calls': 0 is not in the range"),
+    "words for calls": (["gate", "--impl", MODEL, "--calls", "many"], "'many' is not a valid integer"),
+    "a mode that is none": (["gate", "--impl", MODEL, "--compare", "roughly"], "'roughly' is not one of"),
+    "two kinds of campaign": (
+        ["gate", "--impl", MODEL, "--exhaustive", "2", "--calls", "9"],
+        "leave out --calls",
+    ),
+    "a device for another": (["gate", "--impl", MODEL, "--device", "cuda"], "only --impl torch has devices"),
+    "no folder": (["gate", "--impl", MODEL, "--json", "no/where.json"], "there is no folder no"),
+    "a folder for a file": (["gate", "--impl", MODEL, "--trace", "."], "is a folder"),
+    "no trace": (["replay"], "Missing argument 'TRACE'"),
+    "a trace that is not there": (["replay", "nowhere.json"], "nowhere.json: cannot be read: No such file"),
+    "a trace that is none": (["replay", "mine.py"], "mine.py: not a trace: JSON is malformed"),
+    "an unknown command": (["gaet"], "No such command 'gaet'"),
+    "an unknown option": (["gate", "--implementation", "torch"], "No such option"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "text"), USAGE.values(), ids=USAGE)
+def test_what_cannot_be_used(arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert slotproof(*arguments) == 2
+    assert text in only_line(capsys)
+
+
+def test_a_trace_with_a_call_that_no_caller_may_make(
+    capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    assert slotproof("gate", "--impl", "mine:tampered", "--calls", 4000, "--seed", 1) == 1
+    content = json.loads((folder / "slotproof-trace.json").read_text())
+    content["states"][1]["call"] = {"call": "preempt", "request": 77}
+    (folder / "bad.json").write_text(json.dumps(content))
+    capsys.readouterr()
+    assert slotproof("replay", "bad.json") == 2
+    line = only_line(capsys)
+    assert (
+        line == "slotproof: bad.json: $.states[1].call: preempt: outside the caller's contract: request-runs"
+    )
+
+
+def test_a_trace_that_the_model_tells_otherwise(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    assert slotproof("gate", "--impl", "mine:tampered", "--calls", 4000, "--seed", 1) == 1
+    content = json.loads((folder / "slotproof-trace.json").read_text())
+    content["states"][1]["to_zero"] = [1]
+    (folder / "bad.json").write_text(json.dumps(content))
+    capsys.readouterr()
+    assert slotproof("replay", "bad.json", "--impl", MODEL) == 1
+    assert (
+        "the model disagrees with the trace at call 1\n  to_zero: expected (1,), got ()"
+        in capsys.readouterr().out
+    )
+
+
+def test_an_error_of_its_own_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("oh")
+
+    monkeypatch.setattr(gate, "campaign", fail)
+    assert slotproof("gate", "--impl", MODEL) == 3
+    assert "an error of its own: ZeroDivisionError: oh" in only_line(capsys)
+
+
+def test_as_a_process(folder: Path) -> None:
+    """Standard output holds nothing but JSON, whatever an implementation prints."""
+    (folder / "noisy.py").write_text(
+        "print('importing')\nfrom slotproof.proofs.model_allocator import ModelAllocator\n"
+        "def factory(config):\n    print('making')\n    return ModelAllocator(config)\n"
+    )
+    command = "from slotproof.proofs.cli import main; main()"
+    arguments = ["gate", "--impl", "noisy:factory", "--calls", "200", "--json", "-"]
+    done = subprocess.run(
+        [sys.executable, "-c", command, *arguments], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 3
+    assert json.loads(done.stdout)["verdict"] == "uncovered"
+    assert "making" in done.stderr
+
+
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert slotproof("--help") == 0
+    out = capsys.readouterr().out
+    assert "gate" in out
+    assert "replay" in out

@@ -1,0 +1,131 @@
+"""Our implementation with one line broken is caught, whichever line it is."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.abc
+import importlib.util
+import sys
+from contextlib import closing
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from slotproof import impl
+from slotproof.proofs import gate
+from slotproof.proofs.gate import Verdict, campaign
+from slotproof.proofs.isolation import Factory, Isolated
+
+SOURCES = Path(impl.__path__[0])
+
+BROKEN: dict[str, tuple[str, str, str]] = {
+    "a pop keeps the hash": (
+        "block_pool",
+        "        self._evict(blocks)\n        ref_cnt =",
+        "        ref_cnt =",
+    ),
+    "an idle hit stays in the queue": (
+        "block_pool",
+        "            if ref_cnt[block] == 0:\n                self.free_queue.remove(block)\n",
+        "",
+    ),
+    "a new block has no reference": (
+        "block_pool",
+        "            ref_cnt[block] = 1",
+        "            ref_cnt[block] = 0",
+    ),
+    "unhashed blocks go to the tail": ("block_pool", "prepend_n(reuse_first)", "append_n(reuse_first)"),
+    "hashed blocks go to the front": ("block_pool", "append_n(reuse_last)", "prepend_n(reuse_last)"),
+    "a reset is never refused": ("block_pool", "            return False\n", "            pass\n"),
+    "a duplicate is not the next hit": (
+        "block_pool",
+        "block = cached[block_hash] = next(iter(later))",
+        "block = cached[block_hash] = list(later)[-1]",
+    ),
+    "usage counts the null block": ("block_pool", "usable = self.num_blocks - 1", "usable = self.num_blocks"),
+    "a removal is not counted": (
+        "free_queue",
+        "self._prev[after] = before\n        self.num_free_blocks -= 1",
+        "self._prev[after] = before",
+    ),
+    "the last token is not computed": ("kv_cache_manager", "request.num_tokens - 1)", "request.num_tokens)"),
+    "no watermark in stage 2": (
+        "kv_cache_manager",
+        "if num_blocks + watermark_blocks > block_pool.get_num_free_blocks() - reserved_blocks:",
+        "if num_blocks > block_pool.get_num_free_blocks() - reserved_blocks:",
+    ),
+    "no watermark for the preempted": ("kv_cache_manager", " or request.status is _PREEMPTED", ""),
+    "windows are released on tokens in flight": (
+        "kv_cache_manager",
+        "total_computed_tokens - request.num_in_flight_tokens",
+        "total_computed_tokens",
+    ),
+    "slots past max_model_len": (
+        "kv_cache_manager",
+        "min(num_tokens_main_model + num_lookahead_tokens, self.max_model_len)",
+        "num_tokens_main_model + num_lookahead_tokens",
+    ),
+    "drafts are hashed": (
+        "kv_cache_manager",
+        "min(num_tokens_main_model, request.num_tokens))",
+        "num_tokens_main_model // 1)",
+    ),
+    "idle hits are not counted": (
+        "single_type_kv_cache_manager",
+        "return num_new + sum(",
+        "return num_new + 0 * sum(",
+    ),
+    "a key without its kind": ("block_hash", "for part in key:", "for part in key[1:]:"),
+    "a key without its parent": ("block_hash", "sha256(parent + tokens", "sha256(root + tokens"),
+}
+
+
+class _Broken(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Imports one module of the implementation with a text replaced."""
+
+    def __init__(self, module: str, old: str, new: str) -> None:
+        self.name = f"{impl.__name__}.{module}"
+        source = (SOURCES / f"{module}.py").read_text()
+        assert source.count(old) == 1, f"{module} has {source.count(old)} times: {old}"
+        self.source = source.replace(old, new)
+
+    def find_spec(
+        self, name: str, path: object, target: object = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        return importlib.util.spec_from_loader(name, self) if name == self.name else None
+
+    def exec_module(self, module: ModuleType) -> None:
+        exec(compile(self.source, self.name, "exec"), module.__dict__)
+
+
+def load(broken: _Broken) -> Factory:
+    """Our factory, imported anew; this is called in a process of its own."""
+    for name in [name for name in sys.modules if name.startswith(f"{impl.__name__}.")]:
+        if not name.endswith(".protocol"):
+            del sys.modules[name]
+    sys.meta_path.insert(0, broken)
+    factory: Factory = importlib.import_module(f"{impl.__name__}.torch").torch_allocator
+    return factory
+
+
+@pytest.fixture(scope="module", autouse=True)
+def torch_is_imported() -> None:
+    """Once, and not in every process."""
+    importlib.import_module("torch")
+
+
+@pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN)
+def test_a_broken_line_is_caught(broken: tuple[str, str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate, "SHRINK_SECONDS", 0.1)
+    finder = _Broken(*broken)
+    with closing(Isolated(lambda: load(finder), 2.0)) as implementation:
+        report = campaign(implementation, calls=20_000, seed=1)
+    assert report.verdict is Verdict.DISAGREES
+
+
+def test_unbroken_it_agrees() -> None:
+    finder = _Broken("block_pool", "usable = self.num_blocks - 1", "usable = self.num_blocks - 1")
+    with closing(Isolated(lambda: load(finder), 2.0)) as implementation:
+        report = campaign(implementation, calls=4000, seed=1)
+    assert report.verdict is Verdict.AGREES

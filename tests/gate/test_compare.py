@@ -1,0 +1,107 @@
+"""Each thing that can differ is seen, as strictly as asked and no stricter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from slotproof.impl.protocol import Result, Snapshot
+from slotproof.proofs.compare import (
+    KeyMatch,
+    Strictness,
+    difference,
+    result_differences,
+    snapshot_differences,
+)
+
+STATE = Snapshot(
+    free_queue=(3, 4, 2),
+    ref_cnt=(0, 2, 0, 0, 0, 1),
+    hashes=(None, 11, 12, None, None, None),
+    tables={0: (1, 5), 1: (0, 1)},
+    usage=1 - 3 / 5,
+    to_zero=(5,),
+)
+
+
+def changed(**fields: Any) -> Snapshot:
+    return msgspec.structs.replace(STATE, **fields)
+
+
+def fields_that_differ(strictness: Strictness, got: Snapshot) -> list[str]:
+    return [found.field for found in snapshot_differences(strictness, STATE, got, KeyMatch())]
+
+
+@pytest.mark.parametrize("strictness", Strictness)
+def test_equal_states_do_not_differ(strictness: Strictness) -> None:
+    renamed = changed(hashes=(None, b"a", b"b", None, None, None))
+    assert fields_that_differ(strictness, STATE) == []
+    assert fields_that_differ(strictness, renamed) == []
+
+
+# Each change, and whether a comparison of counts and one of invariants sees it; an exact one sees all.
+CHANGES: list[tuple[str, dict[str, Any], bool, bool]] = [
+    ("free_queue", {"free_queue": (4, 3, 2)}, False, False),
+    ("free_queue", {"free_queue": (3, 4)}, True, True),
+    ("free_queue", {"free_queue": (3, 4, 4)}, False, True),
+    ("free_queue", {"free_queue": (3, 4, 0)}, True, True),
+    ("ref_cnt", {"ref_cnt": (0, 1, 0, 0, 0, 1)}, True, True),
+    ("ref_cnt", {"ref_cnt": (0, 1, 0, 0, 0, 2)}, False, True),
+    ("hashes[1]", {"hashes": (None, None, 12, None, None, None)}, True, False),
+    ("hashes[3]", {"hashes": (None, 11, 12, 13, None, None)}, True, False),
+    ("hashes[2]", {"hashes": (None, 11, 11, None, None, None)}, False, False),
+    ("hashes", {"hashes": (None, 11, 12)}, False, True),
+    ("tables[0]", {"tables": {0: (5, 1), 1: (0, 1)}}, False, False),
+    ("tables[0]", {"tables": {0: (1,), 1: (0, 1)}}, True, True),
+    ("tables[1]", {"tables": {0: (1, 5)}}, True, True),
+    ("tables[1]", {"tables": {0: (1, 5), 1: (1, 0)}}, False, False),
+    ("usage", {"usage": 0.5}, True, True),
+    ("usage", {"usage": float("nan")}, True, True),
+    ("to_zero", {"to_zero": ()}, True, False),
+    ("to_zero", {"to_zero": (9,)}, False, True),
+]
+
+
+@pytest.mark.parametrize(("field", "change", "by_counts", "by_invariants"), CHANGES)
+def test_a_change_is_seen(field: str, change: dict[str, Any], by_counts: bool, by_invariants: bool) -> None:
+    got = changed(**change)
+    assert fields_that_differ(Strictness.EXACT, got)[0].startswith(field)
+    assert bool(fields_that_differ(Strictness.COUNTS, got)) == by_counts
+    assert bool(fields_that_differ(Strictness.INVARIANTS, got)) == by_invariants
+
+
+def test_a_key_keeps_its_meaning_between_snapshots() -> None:
+    keys = KeyMatch()
+    assert keys.differences((None, 1, None), (None, b"a", None)) == []
+    assert keys.differences((None, None, 1), (None, None, b"a")) == []
+    assert [found.line for found in keys.differences((None, 2, None), (None, b"a", None))] == [
+        "hashes[1]: expected a key of its own, got the key of other tokens"
+    ]
+    assert [found.line for found in keys.differences((None, 1, None), (None, b"c", None))] == [
+        "hashes[1]: expected the key of equal tokens before, got another key"
+    ]
+
+
+def test_results() -> None:
+    ours = Result(hits=(0, 4), new_blocks=(1, 2))
+    other = Result(hits=(0, 5), new_blocks=(2, 1))
+    fewer = Result(granted=False, hits=(4, 5))
+    assert [d.field for d in result_differences(Strictness.EXACT, ours, other)] == [
+        "result.hits",
+        "result.new_blocks",
+    ]
+    assert result_differences(Strictness.COUNTS, ours, other) == []
+    assert [d.line for d in result_differences(Strictness.COUNTS, ours, fewer)] == [
+        "result.granted: expected True, got False",
+        "result.hits: expected 2 blocks (1 null), got 2 blocks",
+        "result.new_blocks: expected 2 blocks, got 0 blocks",
+    ]
+    assert result_differences(Strictness.INVARIANTS, ours, fewer) == []
+
+
+def test_a_difference_is_one_short_line() -> None:
+    line = difference("tables[1]", tuple(range(1000)), "a\nb").line
+    assert "\n" not in line
+    assert len(line) < 300

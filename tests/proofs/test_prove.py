@@ -1,0 +1,154 @@
+"""The proofs: everything is proved, nothing is proved for nothing, and every fault is told by a story."""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+import z3
+
+from slotproof.model import pool, state
+from slotproof.model.caller import ACTIONS
+from slotproof.model.invariants import LEDGER, STEPWISE
+from slotproof.model.rules import RULES, Rules
+from slotproof.model.statements import CHECKS, STATEMENTS
+from slotproof.proofs import prove
+from slotproof.proofs.obligations import arithmetic, calls, loops, steps
+from slotproof.proofs.obligations.claims import of_state
+from slotproof.proofs.obligations.groups import groups
+from slotproof.proofs.obligations.obligation import Obligation, is_proved
+from slotproof.proofs.obligations.symbols import KINDS, Symbols
+from slotproof.proofs.stories import find, tell
+
+
+@pytest.fixture(scope="module")
+def report() -> prove.Report:
+    return prove.prove()
+
+
+def test_every_statement_is_proved_for_both_kinds(report: prove.Report) -> None:
+    assert report.verdict == prove.PROVED
+    assert report.violations == []
+    for statement in STATEMENTS:
+        kinds = {f.kind for f in report.obligations if f.statement == statement}
+        assert kinds == set(KINDS), statement
+        assert report.of_statement(statement) == prove.PROVED
+
+
+def test_every_check_invariant_and_call_has_an_obligation(report: prove.Report) -> None:
+    names = {f.name.split(": ")[1] for f in report.obligations}
+    assert {check.name for check in CHECKS} <= names
+    assert {invariant.name for invariant in (*STEPWISE, *LEDGER)} <= names
+    assert set(ACTIONS) <= {f.name.split(":")[0] for f in report.obligations}
+
+
+def test_an_assumption_that_no_campaign_reaches_is_vacuous() -> None:
+    proved = prove.Proved("o", "usage", "full", "pool", "step take", True, 0.0)
+    assert prove._finding(proved, frozenset({"step take"}), {}, Rules()).verdict == prove.PROVED
+    assert prove._finding(proved, frozenset(), {}, Rules()).verdict == prove.VACUOUS
+
+
+def test_what_is_not_proved_is_unknown_and_wins_over_proved() -> None:
+    open_question = prove.Proved("o", "usage", "full", "pool", "", False, 0.0)
+    finding = prove._finding(open_question, frozenset(), {}, Rules())
+    assert finding.verdict == prove.UNKNOWN
+    assert prove._worst([prove.PROVED, finding.verdict]) == prove.UNKNOWN
+    assert prove._worst([]) == prove.UNKNOWN
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_group_proves_falsehood(kind: str) -> None:
+    """From consistent assumptions `False` does not follow."""
+    with multiprocessing.get_context("fork").Pool(1) as workers:
+        assert workers.apply(_inconsistent, (kind,)) == []
+
+
+def _inconsistent(kind: str) -> list[str]:
+    first = {group.name: next(group.build(Rules()), None) for group in groups((kind,))}
+    return [
+        name for name, o in first.items() if o is not None and is_proved(replace(o, goal=z3.BoolVal(False)))
+    ]
+
+
+def test_a_false_lemma_is_not_proved() -> None:
+    goal = arithmetic.ceil(z3.Int("a")) == arithmetic.floor(z3.Int("a"))
+    known = tuple(arithmetic.definitions(goal))
+    assert not is_proved(Obligation("lemma", "arithmetic", "full", "arithmetic", "", known, goal))
+
+
+@pytest.mark.parametrize(
+    ("rule", "group", "claim"),
+    [
+        ("touch_references", partial(steps.loop_step, "adopt", "full"), "ref_cnt-as-stated"),
+        ("popping_evicts", partial(steps.single_step, "take", "full"), "hash-is-the-writers"),
+        ("null_block_set_aside", partial(steps.initial_state, "full"), "null-block-is-out-of-the-pool"),
+        ("count_step_uncapped", partial(calls.call, "allocate", "sliding-window"), "count-is-exact"),
+        ("hash_final_tokens_only", partial(calls.call, "allocate", "full"), "tokens-are-final"),
+    ],
+)
+def test_a_proof_fails_without_the_rule_it_rests_on(rule: str, group: Any, claim: str) -> None:
+    def unproved(rules: Rules) -> set[str]:
+        return {o.name.split(": ")[-1] for o in group(rules) if claim in o.name and not is_proved(o)}
+
+    assert unproved(Rules()) == set()
+    assert unproved(Rules().without(rule)) == {claim}
+
+
+def test_the_stepwise_invariants_do_not_read_what_only_the_caller_changes() -> None:
+    """So a caller's change of its ledger needs no proof that they are kept."""
+    read = Symbols("sliding-window", Rules())
+    s = read.state()
+    ledger = {getattr(s, field).name() for field in ("status", "computed", "in_flight", "to_zero")}
+    for invariant in STEPWISE:
+        assert not ledger & _functions(of_state(invariant, s).goal()), invariant.name
+
+
+def _functions(term: z3.ExprRef) -> set[str]:
+    names = {term.decl().name()} if z3.is_app(term) else set()
+    return names.union(*(_functions(child) for child in term.children()))
+
+
+def test_only_steps_and_the_ledger_change_a_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the pool's steps a state changes only where no stepwise invariant looks, but for num_tokens,
+    whose changes are proved as steps of their own."""
+    changed: set[str] = set()
+    original = state.State.replace
+
+    def recorded(self: state.State, **changes: Any) -> state.State:
+        if sys._getframe(1).f_globals["__name__"] not in (pool.__name__, loops.__name__):
+            changed.update(changes)
+        return original(self, **changes)
+
+    monkeypatch.setattr(state.State, "replace", recorded)
+    for kind in KINDS:
+        for name in ACTIONS:
+            calls._make(name, kind, Rules())
+    assert changed == {"status", "computed", "in_flight", "num_tokens", "num_to_zero"}
+
+
+FALLS = {
+    "count_idle_hits": "no-rollback",
+    "key_covers_prefix": "hash-soundness",
+    "free_tail_first": "queue-order",
+    "watermark_spares_running": "watermark",
+}
+
+
+@pytest.mark.parametrize(
+    "rule", [rule if rule in FALLS else pytest.param(rule, marks=pytest.mark.slow) for rule in RULES]
+)
+def test_without_a_rule_a_statement_falls_by_a_story_that_needs_the_fault(rule: str) -> None:
+    stories = find(Rules().without(rule))
+    assert stories
+    assert FALLS.get(rule, next(iter(stories))) in stories
+    for statement, story in stories.items():
+        assert tell(story.config, story.calls, Rules().without(rule), statement) is not None
+        assert tell(story.config, story.calls, Rules(), statement) is None
+
+
+def test_stories_are_the_same_every_time() -> None:
+    assert find(Rules().without("new_from_front")) == find(Rules().without("new_from_front"))
