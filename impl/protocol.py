@@ -79,7 +79,7 @@ class Complete(msgspec.Struct, frozen=True, tag="complete", tag_field="call", fo
 class CacheBlocks(
     msgspec.Struct, frozen=True, tag="cache_blocks", tag_field="call", forbid_unknown_fields=True
 ):
-    """A delayed load has arrived: the computed blocks are published, and the request waits to be scheduled."""
+    """A delayed load has arrived: the computed blocks are published, and the request waits again."""
 
     request: int
 

@@ -6,7 +6,9 @@ run, proved, and searched. Comparison and `+ - *` are Python's own operators on 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, TypeAlias
 
 Int: TypeAlias = Any
@@ -17,14 +19,30 @@ Function: TypeAlias = Callable[..., Any]
 """A state field: integers in, an integer or truth value out."""
 
 
+_number: ContextVar[Callable[[int], Any] | None] = ContextVar("number", default=None)
+
+
+@contextmanager
+def numbers(make: Callable[[int], Any]) -> Iterator[None]:
+    """Inside, a choice between two Python ints is of the sort that `make` gives, not of Z3's integers."""
+    token = _number.set(make)
+    try:
+        yield
+    finally:
+        _number.reset(token)
+
+
 def ite(condition: Bool, then: Any, otherwise: Any) -> Any:
     """`then` if the condition holds, else `otherwise`."""
-    if condition is True:
+    if condition is True or then is otherwise:
         return then
     if condition is False:
         return otherwise
     import z3
 
+    make = _number.get()
+    if make is not None and type(then) is int and type(otherwise) is int:
+        then = make(then)
     return z3.If(condition, then, otherwise)
 
 

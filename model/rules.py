@@ -9,9 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields, replace
 
 
-def _rule(stage: str, text: str) -> bool:
-    default: bool = field(default=True, metadata={"stage": stage, "text": text})
+def _rule(stage: str, text: str, kind: str = "") -> bool:
+    """A rule, on unless switched off; of one kind of attention only, if a kind is given."""
+    default: bool = field(default=True, metadata={"stage": stage, "text": text, "kind": kind})
     return default
+
+
+_WINDOW = "sliding-window"
 
 
 @dataclass(frozen=True)
@@ -21,7 +25,7 @@ class Rules:
     whole_prompt_must_fit: bool = _rule("stage 0", "an admission is refused unless its whole prompt fits")
     whole_prompt_pays_watermark: bool = _rule("stage 0", "the whole-prompt check adds the watermark too")
     whole_prompt_caps_window: bool = _rule(
-        "stage 0", "the whole-prompt check asks no more than a window can hold at once (39734)"
+        "stage 0", "the whole-prompt check asks no more than a window can hold at once (39734)", _WINDOW
     )
     watermark_on_admission: bool = _rule("stage 0", "waiting and preempted requests pay the watermark")
     watermark_spares_running: bool = _rule("stage 0", "a running request never pays the watermark")
@@ -29,17 +33,19 @@ class Rules:
         "stage 0", "the watermark is not asked when nothing else is scheduled"
     )
 
-    release_before_count: bool = _rule("stage 1", "a window's old blocks are given back before the count")
+    release_before_count: bool = _rule(
+        "stage 1", "a window's old blocks are given back before the count", _WINDOW
+    )
     release_processed_only: bool = _rule(
-        "stage 1", "the window is released on processed tokens, not on tokens in flight (47728)"
+        "stage 1", "the window is released on processed tokens, not on tokens in flight (47728)", _WINDOW
     )
 
     count_idle_hits: bool = _rule("stage 2", "a hit that sits in the free queue counts as a block (11565)")
     count_hits_in_window_only: bool = _rule(
-        "stage 2", "a hit outside the window is neither counted nor adopted"
+        "stage 2", "a hit outside the window is neither counted nor adopted", _WINDOW
     )
     count_step_uncapped: bool = _rule(
-        "stage 2", "the step's count is what the step will take, without the window's cap (45856)"
+        "stage 2", "the step's count is what the step will take, without the window's cap (45856)", _WINDOW
     )
     keep_reserved: bool = _rule("stage 2", "the reserved blocks stay free")
     lookahead_gets_slots: bool = _rule("stage 2", "lookahead tokens get slots as new ones do")
@@ -62,7 +68,7 @@ class Rules:
     lookup_leaves_a_token: bool = _rule("lookup", "a hit covers at most num_tokens - 1 tokens")
     lookup_stops_at_miss: bool = _rule("lookup", "a hit has no gap")
     lookup_run_covers_window: bool = _rule(
-        "lookup", "a window's hit spans the whole window before the next token"
+        "lookup", "a window's hit spans the whole window before the next token", _WINDOW
     )
 
     key_covers_prefix: bool = _rule("keys", "a block's key covers every token before it")
@@ -78,4 +84,4 @@ class Rules:
 
 
 RULES: dict[str, dict[str, str]] = {rule.name: dict(rule.metadata) for rule in fields(Rules)}
-"""Every rule's name, with its `stage` and its `text`."""
+"""Every rule's name, with its `stage`, its `text`, and the `kind` of attention it is about, if only one."""

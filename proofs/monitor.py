@@ -121,7 +121,8 @@ def _requests(running: Running, s: State) -> Sequence[int]:
 
 
 def _indices(running: Running, s: State) -> Sequence[int]:
-    return range(1 + max(s.length(r) for r in _requests(running, s)))
+    reach = (max(s.length(r), s.engine.blocks(s.num_tokens(r))) for r in _requests(running, s))
+    return range(1 + max(reach))
 
 
 _DOMAINS: dict[str, Callable[[Running, State], Sequence[int]]] = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -76,21 +76,37 @@ def find(rules: Rules, window: bool | None = None, seed: int = 0) -> dict[str, S
 
 def made_small(story: Story, rules: Rules) -> Story:
     """The story without calls that it does not need, and each call as simple as it can be."""
-    return _simpler(_shorter(story, rules), rules)
+
+    def confirmed(calls: tuple[Call, ...]) -> Story | None:
+        return tell(story.config, calls, rules, story.violation.statement)
+
+    def told(calls: tuple[Call, ...]) -> tuple[Call, ...] | None:
+        found = confirmed(calls)
+        return None if found is None else found.calls
+
+    return confirmed(simplified(story.calls, told)) or story
 
 
-def _simpler(story: Story, rules: Rules) -> Story:
-    """Fields as by default, amounts and prompts as small as they can be, one after another."""
-    for index, call in enumerate(story.calls):
+def simplified(
+    calls: tuple[Call, ...], kept: Callable[[tuple[Call, ...]], tuple[Call, ...] | None]
+) -> tuple[Call, ...]:
+    """Fewer and simpler calls that still do it. `kept` answers the part of them that does, or None."""
+    index = 0
+    while index < len(calls):
+        shorter = kept(calls[:index] + calls[index + 1 :])
+        if shorter is None:
+            index += 1
+        else:
+            calls = shorter
+    for index, call in enumerate(calls):
         for field in msgspec.structs.fields(call):
-            for value in _smaller_values(field.name, getattr(story.calls[index], field.name), field.default):
-                simple = msgspec.structs.replace(story.calls[index], **{field.name: value})
-                calls = (*story.calls[:index], simple, *story.calls[index + 1 :])
-                told = tell(story.config, calls, rules, story.violation.statement)
-                if told is not None and len(told.calls) == len(calls):
-                    story = told
+            for value in _smaller_values(field.name, getattr(calls[index], field.name), field.default):
+                simple = msgspec.structs.replace(calls[index], **{field.name: value})
+                told = kept((*calls[:index], simple, *calls[index + 1 :]))
+                if told is not None and len(told) == len(calls):
+                    calls = told
                     break
-    return story
+    return calls
 
 
 def _smaller_values(name: str, value: Any, default: Any) -> list[Any]:
@@ -100,18 +116,6 @@ def _smaller_values(name: str, value: Any, default: Any) -> list[Any]:
     if isinstance(value, tuple):
         return [*values, *(value[:n] for n in range(1, len(value))), (1,) * len(value)]
     return values if isinstance(value, bool) else [*values, *range(value)]
-
-
-def _shorter(story: Story, rules: Rules) -> Story:
-    index = 0
-    while index < len(story.calls):
-        calls = story.calls[:index] + story.calls[index + 1 :]
-        shorter = tell(story.config, calls, rules, story.violation.statement)
-        if shorter is None:
-            index += 1
-        else:
-            story = shorter
-    return story
 
 
 def tell(config: Config, calls: tuple[Call, ...], rules: Rules, statement: str) -> Story | None:

@@ -57,8 +57,8 @@ def prove(
 
     Exits 0 if every statement is proved, 1 if one is refuted, 3 if one is not proved.
     """
-    _check_names("statement", statements, STATEMENTS)
-    _check_names("rule", without, RULES)
+    check_names("statement", statements, STATEMENTS)
+    check_names("rule", without, RULES)
     if json_file is not None:
         check_writable(json_file)
     console = Console(stderr=json_file == STANDARD_OUTPUT, highlight=False, soft_wrap=True)
@@ -70,13 +70,13 @@ def prove(
         return Exit.GOOD
 
     start = time.perf_counter()
-    with _Working(console, "proving") as working:
+    with Working(console, "proving") as working:
         rules = Rules().without(*without)
         report = prove_statements(statements, (kind,) if kind else KINDS, rules, working.advance)
     _show(console, report, without, time.perf_counter() - start)
     fallen: dict[str, dict[str, Story]] = {}
     if with_matrix:
-        with _Working(console, "switching rules off") as working:
+        with Working(console, "switching rules off") as working:
             fallen = matrix(working.advance)
         _show_matrix(console, fallen)
     if json_file is not None:
@@ -87,7 +87,7 @@ def prove(
     return Exit.GOOD if report.verdict == PROVED and not unbroken else Exit.UNKNOWN
 
 
-def _check_names(what: str, names: tuple[str, ...], known: dict[str, Any]) -> None:
+def check_names(what: str, names: tuple[str, ...], known: dict[str, Any]) -> None:
     for name in names:
         if name not in known:
             raise UserError(f"{name}: there is no such {what}: `slotproof prove --list` lists them")
@@ -111,14 +111,14 @@ def _list(console: Console) -> None:
         console.print(f"  {name} ({rule['stage']}): {rule['text']}", markup=False)
 
 
-class _Working:
+class Working:
     """A progress bar on a terminal, nothing in a pipe."""
 
     def __init__(self, console: Console, what: str) -> None:
         self._bar = Progress(console=console, transient=True, disable=not console.is_terminal)
         self._task = self._bar.add_task(what, total=None)
 
-    def __enter__(self) -> _Working:
+    def __enter__(self) -> Working:
         self._bar.start()
         return self
 

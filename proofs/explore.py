@@ -1,0 +1,117 @@
+"""Exploring: what breaks without a rule, and whether a state can be reached, by the shortest story.
+
+A story is looked for call by call, over a few small engines that differ in what they make scarce; the
+shortest of theirs is told, made small, and confirmed by the running reading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from slotproof.impl.protocol import Call, Config
+from slotproof.model.algebra import Bool
+from slotproof.model.rules import RULES, Rules
+from slotproof.model.running import ContractError, Running
+from slotproof.model.state import State
+from slotproof.proofs.bounded import Bounds, Goal, breaks, reaches, search
+from slotproof.proofs.calls import call_fields, model_config
+from slotproof.proofs.stories import Story, made_small, simplified, tell
+
+ENGINES = (
+    Config(num_blocks=5, block_size=1, max_model_len=6, watermark_blocks=1),
+    Config(num_blocks=5, block_size=1, max_model_len=3, watermark_blocks=1),
+    Config(num_blocks=5, block_size=1, max_model_len=6, sliding_window=2, max_in_flight_tokens=1),
+    Config(num_blocks=6, block_size=2, max_model_len=8, sliding_window=4, max_in_flight_tokens=3),
+)
+"""Roomy requests; a model shorter than the pool; a narrow window; a window that ends inside a block."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What exploring came to."""
+
+    config: Config | None
+    calls: tuple[Call, ...]
+    """The shortest calls; none if nothing was found."""
+    story: Story | None
+    """The story, where a statement falls."""
+    searched: str
+    """How far the search looked, in words."""
+    complete: bool
+    """The search was not cut short: what was found is shortest within the bounds, or there is nothing."""
+
+
+def engines(kind: str | None, **set_: int) -> tuple[Config, ...]:
+    """The engines to look at: of one kind of attention or both, with some settings fixed."""
+    wanted = [e for e in ENGINES if kind is None or (e.sliding_window is None) == (kind == "full")]
+    changed = [msgspec.structs.replace(e, **set_) for e in wanted]
+    return tuple(dict.fromkeys(changed))
+
+
+def explore_faults(
+    rules: Rules,
+    statements: Iterable[str],
+    configs: tuple[Config, ...],
+    bounds: Bounds,
+) -> Answer:
+    """The shortest story by which one of the statements falls under the rules."""
+    wanted = tuple(statements)
+    windows = any(RULES[rule]["kind"] for rule in RULES if not getattr(rules, rule))
+    if windows:  # where there is no window the fault changes nothing
+        configs = tuple(c for c in configs if c.sliding_window is not None) or configs
+
+    def confirmed(config: Config, calls: tuple[Call, ...]) -> Story | None:
+        stories = (tell(config, calls, rules, statement) for statement in wanted)
+        return next((story for story in stories if story is not None), None)
+
+    answer = _shortest(configs, rules, breaks(wanted), bounds)
+    if answer.config is None:
+        return answer
+    story = confirmed(answer.config, answer.calls)
+    if story is None:
+        raise AssertionError("the running reading does not confirm what the search found")
+    small = made_small(story, rules)
+    return replace(answer, calls=small.calls, story=small)
+
+
+def explore_state(
+    rules: Rules,
+    expression: Callable[[State], Bool],
+    configs: tuple[Config, ...],
+    bounds: Bounds,
+) -> Answer:
+    """The shortest calls to a state of which the expression holds."""
+    answer = _shortest(configs, rules, reaches(expression), bounds)
+    config = answer.config
+    if config is None:
+        return answer
+
+    def kept(calls: tuple[Call, ...]) -> tuple[Call, ...] | None:
+        return calls if _holds(config, calls, rules, expression) else None
+
+    if kept(answer.calls) is None:
+        raise AssertionError("the running reading does not confirm what the search found")
+    return replace(answer, calls=simplified(answer.calls, kept))
+
+
+def _holds(
+    config: Config, calls: tuple[Call, ...], rules: Rules, expression: Callable[[State], Bool]
+) -> bool:
+    running = Running(**model_config(config), rules=rules)
+    for call in calls:
+        name, fields = call_fields(call)
+        try:
+            running.step(name, **fields)
+        except (ContractError, KeyError):  # KeyError: a call about a request that did not arrive
+            return False
+    return bool(expression(running.state))
+
+
+def _shortest(configs: tuple[Config, ...], rules: Rules, goal: Goal, bounds: Bounds) -> Answer:
+    found = search(configs, rules, goal, bounds)
+    blocks = ", ".join(str(config.num_blocks - 1) for config in configs)
+    searched = f"{bounds.requests} requests, {found.depth} calls, engines of {blocks} usable blocks"
+    return Answer(found.config, found.calls or (), None, searched, not found.out_of_time)

@@ -1,0 +1,73 @@
+"""The language of `explore --reach`: what it says of a state, and where an error is pointed at."""
+
+from __future__ import annotations
+
+import pytest
+
+from slotproof.model.running import Running
+from slotproof.proofs.expression import NUMBERS, OF_REQUEST, ExpressionError, parse
+
+
+@pytest.fixture(scope="module")
+def running() -> Running:
+    """Request 0 runs on three of four blocks, two of them hashed; request 1 waits."""
+    model = Running(num_blocks=5, block_size=2, max_model_len=12)
+    model.step("add_request", request=0, tokens=(1, 1, 1, 1, 1))
+    model.step("allocate", request=0, new=5)
+    model.step("add_request", request=1, tokens=(2,))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("text", "holds"),
+    [
+        ("free == 1", True),
+        ("free != 1", False),
+        ("held == 3 and cached == 2", True),
+        ("usage > 0.7 and usage < 0.8", True),
+        ("usage == 0.75", True),
+        ("running(r1) and waiting(r2)", True),
+        ("not waiting(r2) or free > 1", False),
+        ("not (waiting(r2) and free > 1)", True),
+        ("computed(r1) - in_flight(r1) == 0", True),
+        ("2 * blocks(r1) + 1 == 7", True),
+        ("-free + 2 == 1", True),
+        ("tokens(r1) == 5 and published(r1) == 2 and drafts(r1) == 0", True),
+        ("free == 1 or free == 2 and free == 3", True),
+        ("idle_cached == 0 and shared == 0", True),
+        ("loading(r1) or preempted(r2)", False),
+    ],
+)
+def test_an_expression_says_what_it_means(running: Running, text: str, holds: bool) -> None:
+    assert parse(text, 2)(running.state) is holds
+
+
+@pytest.mark.parametrize(
+    ("text", "character", "says"),
+    [
+        ("free == ", 9, "something is missing"),
+        ("fre == 0", 1, "'fre' is not a name"),
+        ("free == 0 waiting(r1)", 11, "put `and` or `or` before it"),
+        ("free $ 0", 6, "'$' has no meaning here"),
+        ("waiting(r3)", 9, "they are r1 to r2"),
+        ("waiting", 8, "write waiting(r1)"),
+        ("waiting(r1", 11, "`)` is missing"),
+        ("free", 1, "a number stands where a condition is needed"),
+        ("waiting(r1) + 1 == 2", 1, "a condition stands where a number is needed"),
+        ("free == 0 and", 14, "something is missing"),
+        ("__import__('os')", 12, "has no meaning here"),
+    ],
+)
+def test_a_wrong_expression_points_at_the_character(text: str, character: int, says: str) -> None:
+    with pytest.raises(ExpressionError) as error:
+        parse(text, 2)
+    assert error.value.position + 1 == character
+    assert says in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", [*NUMBERS, *OF_REQUEST])
+def test_every_listed_name_can_be_used(running: Running, name: str) -> None:
+    text = name if name in NUMBERS else f"{name}(r1)"
+    truths = ("waiting", "loading", "running", "preempted")
+    assert parse(text if name in truths else f"{text} >= 0", 2)(running.state) in (True, False)
