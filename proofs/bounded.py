@@ -35,7 +35,7 @@ from slotproof.model.invariants import LEDGER, STEPWISE
 from slotproof.model.prefix_cache import get_computed_blocks, hits_for
 from slotproof.model.rules import Rules
 from slotproof.model.state import State
-from slotproof.model.statements import CHECKS, waits
+from slotproof.model.statements import CHECKS, Check, waits
 from slotproof.proofs.obligations.claims import as_term
 from slotproof.proofs.search import Tables, start
 
@@ -55,6 +55,7 @@ class Bounds:
     calls: int = 6
     actions: tuple[str, ...] = CORE
     seconds: float = 60.0
+    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,7 @@ class Search:
             turn = _turn(read, self._state, self.config, self._bounds, len(self._turns) + 1)
             self._turns.append(turn)
             reached = as_term(self._goal(read, turn))
-            solver = _sat_solver(seconds)
+            solver = _sat_solver(seconds, self._bounds.seed)
             solver.add(*read.facts, reached)
             answer = solver.check()
             if answer == z3.sat:
@@ -155,9 +156,10 @@ def search(configs: Iterable[Config], rules: Rules, goal: Goal, bounds: Bounds) 
     return Found(None, None, bounds.calls)
 
 
-def breaks(statements: Iterable[str]) -> Goal:
-    """The goal that a call breaks one of the statements."""
-    wanted = frozenset(statements)
+def breaks(statements: Iterable[str], more: tuple[Check, ...] = ()) -> Goal:
+    """The goal that a call breaks one of the statements; where there are `more` checks, one of these."""
+    wanted = frozenset() if more else frozenset(statements)
+    checks = more or tuple(check for check in CHECKS if check.statement in wanted)
 
     def broken(read: Tables, turn: Turn) -> z3.BoolRef:
         parts = []
@@ -165,12 +167,11 @@ def breaks(statements: Iterable[str]) -> Goal:
             if invariant.statement in wanted:
                 for values in _values(read, invariant.variables):
                     parts.append(as_term(negate(invariant.holds(turn.after, *values))))
-        for check in CHECKS:
-            if check.statement in wanted:
-                for chosen, arguments in _about(read, turn, check.about):
-                    for values in _values(read, check.variables):
-                        part = check.part(*arguments, *values)
-                        parts.append(as_term(both(chosen, part.given, negate(part.claim))))
+        for check in checks:
+            for chosen, arguments in _about(read, turn, check.about):
+                for values in _values(read, check.variables):
+                    part = check.part(*arguments, *values)
+                    parts.append(as_term(both(chosen, part.given, negate(part.claim))))
         fails = list(turn.stuck) if "no-rollback" in wanted else []
         return z3.Or(*fails, z3.And(turn.carried_out, z3.Or(*parts)))
 
@@ -213,10 +214,11 @@ def _clipped(config: Config) -> Config:
     return msgspec.structs.replace(config, max_in_flight_tokens=most)
 
 
-def _sat_solver(seconds: float) -> z3.Solver:
+def _sat_solver(seconds: float, seed: int) -> z3.Solver:
     stages = ("simplify", "propagate-values", "solve-eqs", "elim-uncnstr", "simplify", "bit-blast", "sat")
     solver = z3.Then(*stages).solver()
     solver.set("timeout", max(1, int(seconds * 1000)))
+    solver.set("random_seed", seed)
     return solver
 
 

@@ -218,6 +218,7 @@ _OF_STATES: dict[str, Callable[..., str]] = {
     "reach-is-final": _reach,
     "entry-holds-its-prefix": lambda c, r, i: f"{c.entry(r, i)} holds other tokens than the request's",
     "unhashed-before-hashed": _order,
+    "every-unhashed-before-hashed": _order,
     "status-fits-the-table": _tokens,
     "tokens-are-counted": _tokens,
     "table-covers-computed": _cover,

@@ -112,6 +112,12 @@ SENTENCES: dict[str, Callable[..., str]] = {
     "admission-starts-alone": lambda c, a, i: f"{c.entry(c.request, i)} is not its own",
     "later-chunk-is-alone": lambda c, a, i: f"{c.entry(c.request, i)} is not its own",
     "asks-no-more": _asks_more,
+    "admission-with-hits": _promise,
+    "chunk-with-lookahead": lambda c, a: f"refused: {_pays(c, a)}",
+    "chunk-with-reserve": lambda c, a: f"refused: {_pays(c, a)}",
+    "count-from-the-start": lambda c, a: (
+        f"stage 2 counted {a.need}, and the free count went from {c.before.num_free} to {c.after.num_free}"
+    ),
     "watermark-is-left": _left,
     "whole-prompt-leaves-it": lambda c, a: _promise(c, a, watermark_due(c.before, c.request, a.ask)),
     "nobody-pays-more": _pays,

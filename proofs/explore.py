@@ -16,14 +16,16 @@ from slotproof.model.algebra import Bool
 from slotproof.model.rules import RULES, Rules
 from slotproof.model.running import ContractError, Running
 from slotproof.model.state import State
+from slotproof.model.wordings import Allowance
 from slotproof.proofs.bounded import Bounds, Goal, breaks, reaches, search
 from slotproof.proofs.calls import call_fields, model_config
+from slotproof.proofs.obligations.symbols import SLIDING_WINDOW
 from slotproof.proofs.stories import Story, made_small, simplified, tell
 
 ENGINES = (
-    Config(num_blocks=5, block_size=1, max_model_len=6, watermark_blocks=1),
+    Config(num_blocks=5, block_size=1, max_model_len=5, watermark_blocks=1),
     Config(num_blocks=5, block_size=1, max_model_len=3, watermark_blocks=1),
-    Config(num_blocks=5, block_size=1, max_model_len=6, sliding_window=2, max_in_flight_tokens=1),
+    Config(num_blocks=5, block_size=1, max_model_len=5, sliding_window=2, max_in_flight_tokens=1),
     Config(num_blocks=6, block_size=2, max_model_len=8, sliding_window=4, max_in_flight_tokens=3),
 )
 """Roomy requests; a model shorter than the pool; a narrow window; a window that ends inside a block."""
@@ -56,24 +58,28 @@ def explore_faults(
     statements: Iterable[str],
     configs: tuple[Config, ...],
     bounds: Bounds,
+    allowed: Allowance | None = None,
 ) -> Answer:
-    """The shortest story by which one of the statements falls under the rules."""
-    wanted = tuple(statements)
-    windows = any(RULES[rule]["kind"] for rule in RULES if not getattr(rules, rule))
-    if windows:  # where there is no window the fault changes nothing
-        configs = tuple(c for c in configs if c.sliding_window is not None) or configs
+    """The shortest story by which one of the statements falls under the rules, or, with something allowed,
+    the statement as it would be without its needs."""
+    wanted, more = tuple(statements), () if allowed is None else (allowed.check,)
+    about_windows = any(RULES[rule]["kind"] for rule in RULES if not getattr(rules, rule))
+    if allowed is not None:
+        about_windows = allowed.kind == SLIDING_WINDOW
+    of_kind = tuple(c for c in configs if (c.sliding_window is not None) == about_windows)
+    configs = of_kind or configs  # a rule that is not about windows shows without them
 
     def confirmed(config: Config, calls: tuple[Call, ...]) -> Story | None:
-        stories = (tell(config, calls, rules, statement) for statement in wanted)
+        stories = (tell(config, calls, rules, statement, more) for statement in wanted)
         return next((story for story in stories if story is not None), None)
 
-    answer = _shortest(configs, rules, breaks(wanted), bounds)
+    answer = _shortest(configs, rules, breaks(wanted, more), bounds)
     if answer.config is None:
         return answer
     story = confirmed(answer.config, answer.calls)
     if story is None:
         raise AssertionError("the running reading does not confirm what the search found")
-    small = made_small(story, rules)
+    small = made_small(story, rules, more)
     return replace(answer, calls=small.calls, story=small)
 
 

@@ -82,6 +82,11 @@ class Report:
     failure: Failure | None = None
 
     @property
+    def extent(self) -> str:
+        """How much has been done."""
+        return f"{self.calls} calls in {self.sequences} sequences"
+
+    @property
     def uncovered(self) -> list[str]:
         """The required rows that were never reached."""
         return [row for row in self.required if not self.coverage[row]]

@@ -27,7 +27,7 @@ def lines(
     """
     speed = f"{report.seconds:.1f} s, {report.calls / max(report.seconds, 1e-9):,.0f} calls/s"
     drawn = "every sequence" if seed is None else f"seed {seed}"
-    done = f"{report.calls} calls in {report.sequences} sequences ({drawn}, {speed})"
+    done = f"{report.extent} ({drawn}, {speed})"
     if coverage:
         width = max(map(len, report.coverage), default=0)
         for row in report.required or sorted(report.coverage):
@@ -50,7 +50,8 @@ def lines(
     yield f"  engine: {config_line(failure.config)}"
     yield f"  found after {done}"
     yield f"  again: {again}"
-    yield f"  trace of {len(failure.story)} calls: slotproof replay {trace} --impl {impl}"
+    manager = impl.removesuffix("-scheduler")
+    yield f"  trace of {len(failure.story)} calls: slotproof replay {trace} --impl {manager}"
 
 
 def write_gate_json(path: Path, report: Report, impl: str, seed: int | None, trace: Path) -> None:

@@ -36,9 +36,13 @@ class Violation:
 
 
 class Monitor:
-    """The model under some rules, with its ghosts, watched call by call."""
+    """The model under some rules, with its ghosts, watched call by call.
 
-    def __init__(self, config: Config, rules: Rules | None = None) -> None:
+    `more` are checks to watch beside those of the statements.
+    """
+
+    def __init__(self, config: Config, rules: Rules | None = None, more: tuple[Check, ...] = ()) -> None:
+        self._watched = (*CHECKS, *more)
         self.running = Running(**model_config(config), rules=rules, ghosts=True)
         self.reached: set[str] = set()
         """What the proofs assume and a campaign reached: `step S`, `call C`, `check K`."""
@@ -97,7 +101,7 @@ class Monitor:
                 yield from self._checks("lookup", (s, r, get_computed_blocks(s, r)))
 
     def _checks(self, about: str, arguments: tuple[Any, ...]) -> Iterator[Violation]:
-        for check in CHECKS:
+        for check in self._watched:
             if check.about == about:
                 yield from self._check(check, arguments)
 

@@ -12,6 +12,7 @@ import msgspec
 from slotproof.impl.protocol import Call, Config
 from slotproof.model.rules import Rules
 from slotproof.model.running import ContractError
+from slotproof.model.statements import Check
 from slotproof.proofs.calls import NUMBER_BYTES, decode
 from slotproof.proofs.monitor import Monitor, Violation
 
@@ -74,11 +75,11 @@ def find(rules: Rules, window: bool | None = None, seed: int = 0) -> dict[str, S
     return {statement: made_small(story, rules) for statement, story in sorted(stories.items())}
 
 
-def made_small(story: Story, rules: Rules) -> Story:
+def made_small(story: Story, rules: Rules, more: tuple[Check, ...] = ()) -> Story:
     """The story without calls that it does not need, and each call as simple as it can be."""
 
     def confirmed(calls: tuple[Call, ...]) -> Story | None:
-        return tell(story.config, calls, rules, story.violation.statement)
+        return tell(story.config, calls, rules, story.violation.statement, more)
 
     def told(calls: tuple[Call, ...]) -> tuple[Call, ...] | None:
         found = confirmed(calls)
@@ -118,10 +119,12 @@ def _smaller_values(name: str, value: Any, default: Any) -> list[Any]:
     return values if isinstance(value, bool) else [*values, *range(value)]
 
 
-def tell(config: Config, calls: tuple[Call, ...], rules: Rules, statement: str) -> Story | None:
+def tell(
+    config: Config, calls: tuple[Call, ...], rules: Rules, statement: str, more: tuple[Check, ...] = ()
+) -> Story | None:
     """The story of how these calls break a statement before any other; None if they do not, or if one is
-    outside the contract."""
-    monitor = Monitor(config, rules)
+    outside the contract. `more` are checks beside those of the statements."""
+    monitor = Monitor(config, rules, more)
     for index, call in enumerate(calls):
         try:
             violations = monitor.step(call)

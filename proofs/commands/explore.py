@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +14,22 @@ from rich.console import Console
 from slotproof.model.rules import RULES, Rules
 from slotproof.model.running import ContractError, Running
 from slotproof.model.statements import STATEMENTS
+from slotproof.model.wordings import ALLOWANCES
 from slotproof.proofs.bounded import CORE, LOADS, RARE, Bounds
 from slotproof.proofs.calls import model_config
 from slotproof.proofs.commands.prove import Working, check_names
+from slotproof.proofs.compare import Strictness
 from slotproof.proofs.errors import Exit, UserError
 from slotproof.proofs.explore import Answer, engines, explore_faults, explore_state
 from slotproof.proofs.expression import NUMBERS, OF_REQUEST, parse
 from slotproof.proofs.faults import FAULTS, NAMED
 from slotproof.proofs.files import STANDARD_OUTPUT, check_writable, write_json
+from slotproof.proofs.implementations import loader
+from slotproof.proofs.isolation import CALL_SECONDS, Isolated
 from slotproof.proofs.obligations.symbols import KINDS
 from slotproof.proofs.oracle import expect, trace_of
 from slotproof.proofs.questions import QUESTIONS
+from slotproof.proofs.replay import run_again
 from slotproof.proofs.story_page import write_page
 from slotproof.proofs.story_test import write_test
 from slotproof.proofs.story_text import print_story
@@ -52,6 +58,11 @@ SETTINGS = (
 @click.option(
     "--breaks", multiple=True, metavar="STATEMENT", help="Look for the fall of this statement alone."
 )
+@click.option(
+    "--allow",
+    metavar="NAME",
+    help="With --breaks: drop what the statement needs. prove --list has the names.",
+)
 @click.option("--reach", metavar="EXPRESSION", help="Can a state be reached of which this holds?")
 @click.option("--question", metavar="NAME", help="Ask one of the questions that --questions lists.")
 @click.option("--questions", is_flag=True, help="List the questions.")
@@ -77,6 +88,10 @@ SETTINGS = (
     default=120.0,
     show_default=True,
     help="Seconds to look, at most.",
+)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="The solver's seed.")
+@click.option(
+    "--impl", metavar="torch|vllm|MODULE:FACTORY", help="Replay the calls on it, as they should go."
 )
 @click.option("--full", is_flag=True, help="Show whole states, not only what changed.")
 @click.option(
@@ -104,6 +119,7 @@ SETTINGS = (
 def explore(
     without: tuple[str, ...],
     breaks: tuple[str, ...],
+    allow: str | None,
     reach: str | None,
     question: str | None,
     questions: bool,
@@ -115,6 +131,8 @@ def explore(
     depth: int,
     kind: str | None,
     seconds: float,
+    seed: int,
+    impl: str | None,
     full: bool,
     page: Path | None,
     trace: Path | None,
@@ -135,6 +153,10 @@ def explore(
     without = tuple(rule for name in without for rule in (NAMED[name].rules if name in NAMED else (name,)))
     check_names("rule", without, RULES)
     check_names("statement", breaks, STATEMENTS)
+    check_names("allowance", () if allow is None else (allow,), ALLOWANCES)
+    allowed = None if allow is None else ALLOWANCES[allow]
+    if allowed is not None and (without or breaks not in ((), (allowed.statement,))):
+        raise UserError(f"--allow {allow}: is about --breaks {allowed.statement} alone, with all rules on")
     for file in (page, trace, test, json_file):
         if file is not None:
             check_writable(file)
@@ -144,7 +166,7 @@ def explore(
         asked = QUESTIONS[question]
         reach, without = asked.reach or None, (asked.without,) if asked.without else without
         fixed = asked.set | fixed
-    if bool(reach) == bool(without or breaks):
+    if bool(reach) == bool(without or breaks or allowed):
         raise UserError("explore: ask either --without or --breaks, or --reach, or --question")
     if test is not None and reach:
         raise UserError("--test: tells how a statement falls: use it with --without")
@@ -153,17 +175,20 @@ def explore(
     if block_size is not None:
         fixed["block_size"] = block_size
     configs = engines(kind, **fixed)
-    bounds = Bounds(requests, depth, ACTIONS, seconds)
+    bounds = Bounds(requests, depth, ACTIONS, seconds, seed)
     rules = Rules().without(*without)
     with Working(console, "looking"):
         if reach:
             answer = explore_state(rules, parse(reach, requests), configs, bounds)
         else:
-            answer = explore_faults(rules, _statements(without, breaks), configs, bounds)
+            wanted = (allowed.statement,) if allowed is not None else _statements(without, breaks)
+            answer = explore_faults(rules, wanted, configs, bounds, allowed)
     if answer.config is not None:
         told = _told(answer, rules, reach)
         print_story(console, told, full)
         _write(answer, told, rules, page, trace, test)
+        if impl is not None and not _agrees(console, impl, answer):
+            return Exit.BAD
     _conclude(console, answer)
     if json_file is not None:
         write_json(json_file, _json(answer, without))
@@ -228,6 +253,17 @@ def _write(
         write_trace(correct_trace(answer), trace)
     if test is not None and answer.story is not None:
         write_test(test, answer.story, rules)
+
+
+def _agrees(console: Console, impl: str, answer: Answer) -> bool:
+    """Whether an implementation does as the model with all rules on."""
+    with closing(Isolated(loader(impl, "cpu"), CALL_SECONDS)) as implementation:
+        found = run_again(implementation, correct_trace(answer), Strictness.EXACT)
+    for difference in found.differences:
+        console.print(f"{impl} disagrees at call {found.calls}: {difference.line}", markup=False)
+    if not found.differences:
+        console.print(f"{impl} does as the model with all rules on: {found.calls} calls", markup=False)
+    return not found.differences
 
 
 def correct_trace(answer: Answer) -> Trace:

@@ -25,6 +25,8 @@ from slotproof.proofs.isolation import CALL_SECONDS, Isolated
 from slotproof.proofs.trace import write_trace
 
 DEFAULT_CALLS = 20_000
+DEFAULT_STEPS = 5_000
+SCHEDULERS = ("torch-scheduler",)
 EXITS = {Verdict.AGREES: Exit.GOOD, Verdict.DISAGREES: Exit.BAD, Verdict.UNCOVERED: Exit.UNKNOWN}
 
 
@@ -32,12 +34,18 @@ EXITS = {Verdict.AGREES: Exit.GOOD, Verdict.DISAGREES: Exit.BAD, Verdict.UNCOVER
 @click.option(
     "--impl",
     required=True,
-    metavar="torch|vllm|MODULE:FACTORY",
-    help="What to gate: ours on PyTorch, an installed vLLM, or your own: FACTORY(config) returns an "
-    "Allocator (see slotproof.impl.protocol), and MODULE may be a file of the current folder.",
+    metavar="torch|vllm|torch-scheduler|MODULE:FACTORY",
+    help="What to gate: ours on PyTorch, an installed vLLM, our whole scheduler with KV that is really "
+    "written, or your own: FACTORY(config) returns an Allocator (see slotproof.impl.protocol), and MODULE "
+    "may be a file of the current folder.",
 )
 @click.option(
     "--calls", type=click.IntRange(1), help=f"Stop after so many calls.  [default: {DEFAULT_CALLS}]"
+)
+@click.option(
+    "--steps",
+    type=click.IntRange(1),
+    help=f"For a scheduler: stop after so many steps.  [default: {DEFAULT_STEPS}]",
 )
 @click.option("--seconds", type=click.FloatRange(0, min_open=True), help="Stop after so many seconds.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Same seed, same calls.")
@@ -75,7 +83,7 @@ EXITS = {Verdict.AGREES: Exit.GOOD, Verdict.DISAGREES: Exit.BAD, Verdict.UNCOVER
     type=click.Choice(["cpu", "cuda"]),
     default="cpu",
     show_default=True,
-    help="Where --impl torch keeps its block tables.",
+    help="Where --impl torch keeps its block tables, and torch-scheduler its KV cache.",
 )
 @click.option(
     "--patience",
@@ -88,6 +96,7 @@ EXITS = {Verdict.AGREES: Exit.GOOD, Verdict.DISAGREES: Exit.BAD, Verdict.UNCOVER
 def gate(
     impl: str,
     calls: int | None,
+    steps: int | None,
     seconds: float | None,
     seed: int,
     exhaustive: int | None,
@@ -109,28 +118,36 @@ def gate(
     for path in (trace, junit, json_file):
         if path is not None:
             check_writable(path)
-    if not (exhaustive or calls or seconds):
-        calls = DEFAULT_CALLS
     strictness = Strictness(compare)
-    with (
-        closing(Isolated(loader(impl, device), patience)) as implementation,
-        _quiet_hypothesis(),
-        _progress(calls, seconds) as progress,
-    ):
-        if exhaustive:
-            report = exhaust(implementation, exhaustive, strictness=strictness, progress=progress)
-        else:
-            report = gates.campaign(
-                implementation,
-                calls=calls,
-                seconds=seconds,
-                seed=seed,
-                strictness=strictness,
-                progress=progress,
-            )
+    if impl in SCHEDULERS:
+        if exhaustive or calls or seconds or strictness is not Strictness.EXACT:
+            raise UserError(f"--impl {impl}: a scheduler is gated step by step: give --steps alone")
+        steps = steps or DEFAULT_STEPS
+        report = _gate_scheduler(steps, seed, device)
+    else:
+        if steps:
+            raise UserError(f"--steps: only {', '.join(SCHEDULERS)} takes steps: give --calls")
+        if not (exhaustive or calls or seconds):
+            calls = DEFAULT_CALLS
+        with (
+            closing(Isolated(loader(impl, device), patience)) as implementation,
+            _quiet_hypothesis(),
+            _progress(calls, seconds) as progress,
+        ):
+            if exhaustive:
+                report = exhaust(implementation, exhaustive, strictness=strictness, progress=progress)
+            else:
+                report = gates.campaign(
+                    implementation,
+                    calls=calls,
+                    seconds=seconds,
+                    seed=seed,
+                    strictness=strictness,
+                    progress=progress,
+                )
     if report.failure is not None:
         write_trace(report.failure.trace(), trace)
-    again = _command(impl, exhaustive, calls, seconds, seed, compare, device)
+    again = _command(impl, exhaustive, calls, steps, seconds, seed, compare, device)
     console = Console(stderr=json_file == Path("-"), soft_wrap=True, highlight=False)
     for line in lines(report, impl, None if exhaustive else seed, trace, again, coverage=console.is_terminal):
         console.print(line, markup=False)
@@ -141,10 +158,22 @@ def gate(
     return EXITS[report.verdict]
 
 
+def _gate_scheduler(steps: int, seed: int, device: str) -> Report:
+    import torch
+
+    from slotproof.proofs.schedule_gate import campaign
+
+    if device == "cuda" and not torch.cuda.is_available():
+        raise UserError("--device cuda: PyTorch finds no GPU here")
+    with _progress(None, None) as progress:
+        return campaign(steps=steps, seed=seed, device=device, progress=progress)
+
+
 def _command(
     impl: str,
     exhaustive: int | None,
     calls: int | None,
+    steps: int | None,
     seconds: float | None,
     seed: int,
     compare: str,
@@ -156,6 +185,8 @@ def _command(
         words += ["--exhaustive", str(exhaustive)]
     if calls:
         words += ["--calls", str(calls)]
+    if steps:
+        words += ["--steps", str(steps)]
     if seconds:
         words += ["--seconds", f"{seconds:g}"]
     if not exhaustive:

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from slotproof.model.rules import RULES, Rules
 from slotproof.model.statements import STATEMENTS
+from slotproof.model.wordings import ALLOWANCES
 from slotproof.proofs.errors import Exit, UserError
 from slotproof.proofs.files import STANDARD_OUTPUT, check_writable, write_json
 from slotproof.proofs.obligations.symbols import KINDS
@@ -106,6 +107,10 @@ def _list(console: Console) -> None:
         console.print(f"  {statement.name}: {statement.text}", markup=False)
         if statement.needs:
             console.print(f"      needs of the caller: {statement.needs}", markup=False)
+        for allowance in ALLOWANCES.values():
+            if allowance.statement == statement.name:
+                told = f"      false if ({allowance.name}): {allowance.text}"
+                console.print(told, markup=False)
     console.print("rules, for --without", style="bold")
     for name, rule in RULES.items():
         console.print(f"  {name} ({rule['stage']}): {rule['text']}", markup=False)

@@ -9,6 +9,7 @@ from slotproof.model.invariants import LEDGER, STEPWISE
 from slotproof.model.rules import Rules
 from slotproof.model.running import ContractError, Running
 from slotproof.model.statements import CHECKS
+from slotproof.model.wordings import ALLOWANCES
 from slotproof.proofs.broken import SENTENCES
 from slotproof.proofs.calls import call_fields, model_config
 from slotproof.proofs.compare import expected_snapshot
@@ -91,7 +92,8 @@ def test_slots_are_told_once_and_in_order(name: str, stories: Stories) -> None:
 
 
 def test_every_claim_has_a_sentence() -> None:
-    claims = {claim.name for claim in (*STEPWISE, *LEDGER, *CHECKS)}
+    first_wordings = (allowance.check for allowance in ALLOWANCES.values())
+    claims = {claim.name for claim in (*STEPWISE, *LEDGER, *CHECKS, *first_wordings)}
     assert set(SENTENCES) <= claims
     # The hand is no request and what a hand or a table's bounds hold cannot be seen from outside.
     assert claims - set(SENTENCES) <= {"hand-is-empty", "held-blocks-are-counted", "live-entries-are-a-range"}

@@ -1,0 +1,102 @@
+"""First wordings: statements without what they need, each of which is false.
+
+A statement that needs something of its caller, or makes an exception, says so because without it there is
+a story against it. An *allowance* drops the need; its check is the statement as one would first word it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from slotproof.model.algebra import Int, both, negate
+from slotproof.model.allocate_slots import Ask
+from slotproof.model.caller import Outcome
+from slotproof.model.state import RUNNING, State
+from slotproof.model.statements import Check, Part, promised, waits
+
+
+@dataclass(frozen=True)
+class Allowance:
+    """What a caller is allowed beyond what the statement needs, and the statement then."""
+
+    name: str
+    statement: str
+    text: str
+    check: Check
+    kind: str = ""
+    """The kind of attention for which it is false, if only one."""
+
+
+def _order(s: State, b: Int, c: Int) -> Part:
+    return Part(
+        both(s.is_free(b), s.is_free(c), s.is_hashed(b), negate(s.is_hashed(c))), s.rank(c) < s.rank(b)
+    )
+
+
+def _count_before_stage_1(s: State, r: Int, ask: Ask, o: Outcome) -> Part:
+    assert o.answer is not None
+    return Part(o.granted, s.num_free - o.state.num_free == o.answer.need)
+
+
+def _admission(s: State, r: Int, ask: Ask, o: Outcome) -> Part:
+    return Part(both(o.granted, ask.must_fit, waits(s, r)), promised(o.state, r))
+
+
+def _chunk(s: State, r: Int, ask: Ask) -> Part:
+    chunk = both(s.status(r) == RUNNING, s.computed(r) + ask.new <= s.num_tokens(r))
+    return Part(both(chunk, negate(ask.must_fit), promised(s, r)), True)
+
+
+def _with_lookahead(s: State, r: Int, ask: Ask, o: Outcome) -> Part:
+    return Part(both(_chunk(s, r, ask).given, ask.reserved == 0), o.granted)
+
+
+def _with_reserve(s: State, r: Int, ask: Ask, o: Outcome) -> Part:
+    return Part(both(_chunk(s, r, ask).given, ask.lookahead == 0), o.granted)
+
+
+def _check(statement: str, name: str, about: str, variables: str, part: object, stage: str) -> Check:
+    assert callable(part)
+    return Check(name, statement, about, tuple(variables.split()), part, stage)
+
+
+ALLOWANCES = {
+    allowance.name: allowance
+    for allowance in (
+        Allowance(
+            "evict_blocks",
+            "queue-order",
+            "evict_blocks may name a block that is idle: it loses its hash where it stands in the queue",
+            _check("queue-order", "every-unhashed-before-hashed", "state", "block block", _order, "pool"),
+        ),
+        Allowance(
+            "release",
+            "exact-count",
+            "the free blocks are counted before stage 1, which may release some",
+            _check("exact-count", "count-from-the-start", "allocate", "", _count_before_stage_1, "stage 1"),
+            "sliding-window",
+        ),
+        Allowance(
+            "hits",
+            "admission-suffices",
+            "a window's prompt may hit the cache, or have external tokens, when it is admitted",
+            _check("admission-suffices", "admission-with-hits", "allocate", "", _admission, "stage 0"),
+            "sliding-window",
+        ),
+        Allowance(
+            "lookahead",
+            "admission-suffices",
+            "a chunk's lookahead may reach past the prompt",
+            _check("admission-suffices", "chunk-with-lookahead", "allocate", "", _with_lookahead, "stage 2"),
+            "full",
+        ),
+        Allowance(
+            "reserve",
+            "admission-suffices",
+            "blocks may be reserved for others when a chunk is scheduled",
+            _check("admission-suffices", "chunk-with-reserve", "allocate", "", _with_reserve, "stage 2"),
+            "full",
+        ),
+    )
+}
+"""Every allowance by its name."""
