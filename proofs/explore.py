@@ -24,11 +24,12 @@ from slotproof.proofs.stories import Story, made_small, simplified, tell
 
 ENGINES = (
     Config(num_blocks=5, block_size=1, max_model_len=5, watermark_blocks=1),
-    Config(num_blocks=5, block_size=1, max_model_len=3, watermark_blocks=1),
+    Config(num_blocks=5, block_size=2, max_model_len=3, watermark_blocks=1),
     Config(num_blocks=5, block_size=1, max_model_len=5, sliding_window=2, max_in_flight_tokens=1),
     Config(num_blocks=6, block_size=2, max_model_len=8, sliding_window=4, max_in_flight_tokens=3),
 )
-"""Roomy requests; a model shorter than the pool; a narrow window; a window that ends inside a block."""
+"""Roomy requests; a model shorter than the pool, and blocks that are not full; a narrow window; a window
+that ends inside a block."""
 
 
 @dataclass(frozen=True)

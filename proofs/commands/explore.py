@@ -15,6 +15,7 @@ from slotproof.model.rules import RULES, Rules
 from slotproof.model.running import ContractError, Running
 from slotproof.model.statements import STATEMENTS
 from slotproof.model.wordings import ALLOWANCES
+from slotproof.proofs import options
 from slotproof.proofs.bounded import CORE, LOADS, RARE, Bounds
 from slotproof.proofs.calls import model_config
 from slotproof.proofs.commands.prove import Working, check_names
@@ -109,13 +110,7 @@ SETTINGS = (
     metavar="FILE",
     help="Write the story as a test against real vLLM.",
 )
-@click.option(
-    "--json",
-    "json_file",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Write it as JSON; - is standard output.",
-)
+@options.json_file
 def explore(
     without: tuple[str, ...],
     breaks: tuple[str, ...],

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from slotproof.model.rules import RULES
 from slotproof.model.statements import STATEMENTS
+from slotproof.proofs import options
 from slotproof.proofs.errors import Exit, UserError
 from slotproof.proofs.faults import FAULTS, LEFT_OUT, NAMED, Fault
 from slotproof.proofs.files import STANDARD_OUTPUT, check_writable, write_json
@@ -20,13 +21,7 @@ ISSUES = "https://github.com/vllm-project/vllm/issues/"
 
 @click.command()
 @click.argument("name", required=False, metavar="[NAME]")
-@click.option(
-    "--json",
-    "json_file",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Write it as JSON; - is standard output.",
-)
+@options.json_file
 def faults(name: str | None, json_file: Path | None) -> int:
     """List the faults: what goes wrong when a rule is missing, and which statement falls.
 

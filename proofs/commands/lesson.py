@@ -9,6 +9,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
+from slotproof.proofs import options
 from slotproof.proofs.errors import Exit
 from slotproof.proofs.files import STANDARD_OUTPUT, check_writable, write_json
 from slotproof.proofs.lesson import BLOCK_SIZE, Answer, Line, Start, differences, start, trace
@@ -30,13 +31,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @click.command()
-@click.option(
-    "--json",
-    "json_file",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Write it as JSON; - is standard output.",
-)
+@options.json_file
 def lesson(json_file: Path | None) -> int:
     """Walk through the lesson "Allocating Slots: One Call, Traced".
 

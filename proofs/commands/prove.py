@@ -15,6 +15,7 @@ from rich.table import Table
 from slotproof.model.rules import RULES, Rules
 from slotproof.model.statements import STATEMENTS
 from slotproof.model.wordings import ALLOWANCES
+from slotproof.proofs import options
 from slotproof.proofs.errors import Exit, UserError
 from slotproof.proofs.files import STANDARD_OUTPUT, check_writable, write_json
 from slotproof.proofs.obligations.symbols import KINDS
@@ -36,13 +37,7 @@ COLOURS = {PROVED: "green", REFUTED: "red"}
     "--without", multiple=True, metavar="RULE", help="Switch a rule off. May be given more than once."
 )
 @click.option("--kind", type=click.Choice(KINDS), help="One kind of attention. Without it, every kind.")
-@click.option(
-    "--json",
-    "json_file",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Write it as JSON; - is standard output.",
-)
+@options.json_file
 def prove(
     statements: tuple[str, ...],
     listed: bool,

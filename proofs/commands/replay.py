@@ -9,11 +9,12 @@ import click
 import msgspec
 from rich.console import Console
 
+from slotproof.proofs import options
 from slotproof.proofs.compare import Strictness
 from slotproof.proofs.errors import Exit
 from slotproof.proofs.files import check_writable, write_json
 from slotproof.proofs.implementations import loader
-from slotproof.proofs.isolation import CALL_SECONDS, Isolated
+from slotproof.proofs.isolation import Isolated
 from slotproof.proofs.replay import Replay, retell, run_again
 from slotproof.proofs.text import call_line, config_line, result_line
 from slotproof.proofs.trace import Trace, read_trace
@@ -33,28 +34,9 @@ from slotproof.proofs.trace import Trace, read_trace
     show_default=True,
     help="How strictly to compare the implementation, as in `slotproof gate`.",
 )
-@click.option(
-    "--json",
-    "json_file",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Write the outcome as JSON; - is standard output.",
-)
-@click.option(
-    "--device",
-    type=click.Choice(["cpu", "cuda"]),
-    default="cpu",
-    show_default=True,
-    help="As in `slotproof gate`.",
-)
-@click.option(
-    "--patience",
-    type=click.FloatRange(0, min_open=True),
-    default=CALL_SECONDS,
-    show_default=True,
-    metavar="SECONDS",
-    help="The longest that one call may take.",
-)
+@options.json_file
+@options.device
+@options.patience
 def replay(
     trace: Path, impl: str | None, compare: str, json_file: Path | None, device: str, patience: float
 ) -> int:
