@@ -77,6 +77,26 @@ class TorchAllocator:
             to_zero=tuple(group.new_block_ids),
         )
 
+    def lookup(self, request: int) -> int:
+        """Tokens that the request would find in the prefix cache; nothing changes."""
+        return self.manager.get_computed_blocks(self._request(request))[1]
+
+    def block_ids(self, request: int) -> tuple[int, ...]:
+        """The request's block table, empty if it holds no blocks."""
+        return tuple(self.manager.get_block_ids(str(request))[0])
+
+    def remaining_blocks(self, request: int, num_extra_tokens: int) -> int:
+        """Blocks that the request still needs for all its tokens and `num_extra_tokens` more slots, as
+        admission counts them."""
+        known = self._request(request)
+        return self.manager.coordinator.get_num_blocks_to_allocate(
+            known.request_id,
+            min(known.num_tokens, self._config.max_model_len) + num_extra_tokens,
+            self.manager.empty_kv_cache_blocks,
+            known.num_computed_tokens,
+            apply_admission_cap=True,
+        )
+
     def device_tables(self) -> dict[int, tuple[int, ...]]:
         """Commit, then read `Snapshot.tables` from the device instead. Waits for the device: for tests."""
         (tensor,) = self.manager.commit()

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from slotproof.proofs import gate as gates
+from slotproof.proofs import options
 from slotproof.proofs.compare import Strictness
 from slotproof.proofs.errors import Exit, UserError
 from slotproof.proofs.exhaustive import exhaust
@@ -21,7 +22,7 @@ from slotproof.proofs.files import check_writable
 from slotproof.proofs.gate import Report, Verdict
 from slotproof.proofs.gate_report import lines, write_gate_json, write_junit
 from slotproof.proofs.implementations import loader
-from slotproof.proofs.isolation import CALL_SECONDS, Isolated
+from slotproof.proofs.isolation import Isolated
 from slotproof.proofs.trace import write_trace
 
 DEFAULT_CALLS = 20_000
@@ -71,28 +72,9 @@ EXITS = {Verdict.AGREES: Exit.GOOD, Verdict.DISAGREES: Exit.BAD, Verdict.UNCOVER
     help="Where the trace goes if there is a difference; `slotproof replay` runs it.",
 )
 @click.option("--junit", type=click.Path(path_type=Path), help="Write a JUnit report for CI.")
-@click.option(
-    "--json",
-    "json_file",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Write the report as JSON; - is standard output.",
-)
-@click.option(
-    "--device",
-    type=click.Choice(["cpu", "cuda"]),
-    default="cpu",
-    show_default=True,
-    help="Where --impl torch keeps its block tables, and torch-scheduler its KV cache.",
-)
-@click.option(
-    "--patience",
-    type=click.FloatRange(0, min_open=True),
-    default=CALL_SECONDS,
-    show_default=True,
-    metavar="SECONDS",
-    help="The longest that one call may take.",
-)
+@options.json_file
+@options.device
+@options.patience
 def gate(
     impl: str,
     calls: int | None,
