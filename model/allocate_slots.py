@@ -58,6 +58,8 @@ class Answer:
     """Stage 0 passed."""
     released: State
     """The state after stage 1."""
+    adopted: State
+    """The state in stage 3 once the hits are adopted."""
     committed: State
     """The state after stage 3."""
     need: Int
@@ -98,12 +100,8 @@ def allocate_slots(s: State, r: Int, ask: Ask) -> Answer:
     granted = both(fits, need + watermark <= available)
 
     # Stage 3: commit.
-    def commit() -> State:
-        t = adopt(s1, r, adopting, total)
-        t = take_external(t, r, ask, total)
-        return take_new(t, r, need_slot)
-
-    s3 = read.when(granted, commit, s1)
+    s2 = read.when(granted, lambda: adopt(s1, r, adopting, total), s1)
+    s3 = read.when(granted, lambda: take_new(take_external(s2, r, ask, total), r, need_slot), s2)
     new_high = s3.length(r)
     new_low = minimum(external_end(s1, r, adopting, total), new_high)
 
@@ -115,7 +113,7 @@ def allocate_slots(s: State, r: Int, ask: Ask) -> Answer:
 
     if not rules.release_before_count:
         s4 = read.when(granted, lambda: remove_skipped_blocks(s4, r, settled), s4)
-    return Answer(ask, s4, granted, fits, s1, s3, need, watermark, total, new_low, new_high)
+    return Answer(ask, s4, granted, fits, s1, s2, s3, need, watermark, total, new_low, new_high)
 
 
 def watermark_to_pay(s: State, r: Int, ask: Ask) -> Int:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from slotproof.model.algebra import Bool, Int, both, either, iff, implies, minimum, negate, within
-from slotproof.model.attention import skipped_blocks
 from slotproof.model.caller import settled
+from slotproof.model.engine import Engine
 from slotproof.model.keys import block_key
 from slotproof.model.state import (
     ABSENT,
@@ -202,8 +202,15 @@ def _published(s: State, r: Int) -> Bool:
     return within(0, s.num_cached(r), final + 1)
 
 
+def out_of_sight(engine: Engine, blocks: Int, token: Int) -> Bool:
+    """No token from `token` on attends to one in the first `blocks` blocks: their last is a window behind."""
+    if engine.sliding_window is None:
+        return blocks <= 0
+    return either(blocks <= 0, engine.tokens(blocks) - 1 + engine.sliding_window <= token)
+
+
 def _window(s: State, r: Int) -> Bool:
-    return s.first(r) <= skipped_blocks(s.engine, settled(s, r))
+    return out_of_sight(s.engine, s.first(r), settled(s, r))
 
 
 def _hand_is_empty(s: State) -> Bool:

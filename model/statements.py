@@ -27,6 +27,7 @@ from slotproof.model.algebra import (
 from slotproof.model.allocate_slots import Ask, is_idle_hit
 from slotproof.model.attention import admission_cap, skipped_blocks
 from slotproof.model.caller import Outcome
+from slotproof.model.invariants import out_of_sight
 from slotproof.model.prefix_cache import Hits
 from slotproof.model.state import NULL_BLOCK, PREEMPTED, RUNNING, WAITING, State
 
@@ -80,7 +81,8 @@ STATEMENTS = {
         Statement("salt-isolation", "requests with different cache salts or LoRAs never share a block"),
         Statement(
             "no-aliased-write",
-            "a slot written in a step belongs to one request, and its block was not published before",
+            "a slot written in a step belongs to one request, its block was not published before, and a "
+            "block that a delayed load is still to write is not published either",
         ),
         Statement(
             "enough-slots",
@@ -99,8 +101,8 @@ STATEMENTS = {
             "admission-suffices",
             "a request admitted with full_sequence_must_fit finds every later chunk of its prompt granted, "
             "and the check asks no more than the request can hold",
-            "nobody else allocates, nothing is reserved, lookahead stays within the prompt; for windows: "
-            "admitted without a hit or external tokens, lookahead counted as in flight",
+            "nobody else allocates, nothing is reserved, lookahead stays within the prompt, no load is "
+            "delayed; for windows: admitted without a hit or external tokens, lookahead counted as in flight",
         ),
         Statement(
             "watermark",
@@ -116,6 +118,16 @@ STATEMENTS = {
     )
 }
 """Every statement by its name, in the order of the lesson."""
+
+
+LEAVING = ("preempt", "finish")
+"""The calls that "leave" is about."""
+NOT_OTHER = ("add_request", "allocate")
+"""The calls that "other" is not about."""
+GIVES_BACK = (*LEAVING, "remove_skipped")
+"""The calls by which a request gives blocks back."""
+NOBODY = -2
+"""No request: no blocks are given back."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +146,8 @@ class Check:
     - "lookup": (state, request, hits), for a request that waits with nothing computed
     - "allocate": (state, request, ask, outcome)
     - "leave": (state, request, outcome), when a request is preempted or finished
+    - "other": (state, request, outcome), when anything happens but an allocation or an arrival; the request
+      that gives blocks back, or NOBODY
 
     Variables are as in `Invariant`.
     """
@@ -172,6 +186,12 @@ def covered(s: State, r: Int, ask: Ask, total: Int) -> Int:
     return ite(s.length(r) == 0, maximum(skipped_blocks(s.engine, total), ask.hits.num), s.length(r))
 
 
+def idle_hits(s: State, r: Int, ask: Ask, total: Int) -> Int:
+    """The hits that the request will hold and that sit in the free queue now."""
+    low = minimum(skipped_blocks(s.engine, total), ask.hits.num)
+    return s.engine.read.count(low, ask.hits.num, lambda i: is_idle_hit(s, ask.hits, i))
+
+
 def most_held(s: State, r: Int) -> Int:
     """The most blocks that the request's whole prompt can hold at once."""
     whole, cap = s.engine.blocks(minimum(s.num_tokens(r), s.engine.max_model_len)), admission_cap(s.engine)
@@ -192,7 +212,8 @@ def _refusal(s: State, r: Int, ask: Ask, o: Outcome, q: Int, i: Int) -> Part:
     t = o.state
     other = implies(q != r, t.first(q) == s.first(q))
     kept = implies(i >= t.first(q), t.table(q, i) == s.table(q, i))
-    window = either(t.first(r) == s.first(r), t.first(r) <= skipped_blocks(s.engine, settled_at(s, r, o)))
+    gone = out_of_sight(s.engine, t.first(r), settled_at(s, r, o))
+    window = either(t.first(r) == s.first(r), gone)
     same = both(
         t.length(q) == s.length(q),
         t.num_cached(q) == s.num_cached(q),
@@ -212,11 +233,18 @@ def settled_at(s: State, r: Int, o: Outcome) -> Int:
 
 def _refused_pool(s: State, r: Int, ask: Ask, o: Outcome, b: Int) -> Part:
     t = o.state
+    unreleased = t.first(r) == s.first(r)
+    queue = both(t.num_free == s.num_free, t.rank(b) == s.rank(b), t.ref_cnt(b) == s.ref_cnt(b))
     same = both(
         t.num_free >= s.num_free,
-        t.block_hash(b) == s.block_hash(b),
         t.ref_cnt(b) <= s.ref_cnt(b),
+        implies(s.is_free(b), t.is_free(b)),
+        implies(unreleased, queue),
+        t.block_hash(b) == s.block_hash(b),
+        t.stamp(b) == s.stamp(b),
+        t.clock == s.clock,
         t.num_to_zero == s.num_to_zero,
+        t.to_zero(b) == s.to_zero(b),
     )
     return Part(negate(o.granted), same)
 
@@ -286,10 +314,34 @@ def _later_chunk_alone(s: State, r: Int, ask: Ask, o: Outcome, i: Int) -> Part:
     return Part(both(_is_later_chunk(s, r, ask), t.is_live(r, i)), t.ref_cnt(t.table(r, i)) == 1)
 
 
+def _promise_survives(s: State, r: Int, o: Outcome, q: Int) -> Part:
+    t = o.state
+    same = both(q >= 0, q != r, s.status(q) == RUNNING, t.num_tokens(q) == s.num_tokens(q), promised(s, q))
+    undisturbed = True if s.engine.sliding_window is None else alone(s, q)
+    return Part(both(same, undisturbed), promised(t, q))
+
+
 def _asks_no_more(s: State, r: Int, ask: Ask, o: Outcome) -> Part:
     assert o.answer is not None
     fresh = both(waits(s, r), ask.hits.num == 0, ask.external == 0, s.length(r) == 0)
     return Part(both(fresh, s.num_free >= most_held(s, r) + watermark_due(s, r, ask)), o.answer.fits)
+
+
+def _whole_prompt(s: State, r: Int, ask: Ask, o: Outcome) -> Part:
+    a = o.answer
+    assert a is not None
+    missing = maximum(0, most_held(s, r) - covered(s, r, ask, a.total))
+    need = missing + idle_hits(s, r, ask, a.total) + watermark_due(s, r, ask)
+    return Part(True, iff(a.fits, either(negate(ask.must_fit), need <= s.num_free)))
+
+
+def _cap_is_tight(s: State) -> Part:
+    engine, cap = s.engine, admission_cap(s.engine)
+    if cap is None:
+        return Part(False, True)
+    assert engine.sliding_window is not None
+    tokens = minimum(engine.sliding_window - 1 + engine.max_in_flight_tokens, engine.max_model_len)
+    return Part(True, both(engine.tokens(cap - 1) >= tokens, engine.tokens(cap - 2) < maximum(1, tokens)))
 
 
 def _leaves_watermark(s: State, r: Int, ask: Ask, o: Outcome) -> Part:
@@ -312,8 +364,7 @@ def _pays_no_more(s: State, r: Int, ask: Ask, o: Outcome) -> Part:
 def _idle_hits(s: State, r: Int, ask: Ask, o: Outcome) -> Part:
     a = o.answer
     assert a is not None
-    low = minimum(skipped_blocks(s.engine, a.total), ask.hits.num)
-    idle = s.engine.read.count(low, ask.hits.num, lambda i: is_idle_hit(a.released, ask.hits, i))
+    idle = idle_hits(a.released, r, ask, a.total)
     before = covered(s, r, ask, a.total)
     new = maximum(0, slots_asked(s, ask, a.total) - before)
     return Part(
@@ -326,8 +377,8 @@ def _front(s: State, r: Int, ask: Ask, o: Outcome, j: Int) -> Part:
     a = o.answer
     assert a is not None
     before = covered(s, r, ask, a.total)
-    new = both(o.granted, ask.hits.num == 0, within(0, j, o.state.length(r) - before))
-    return Part(new, o.state.table(r, before + j) == a.released.at(j))
+    new = both(o.granted, within(0, j, o.state.length(r) - before))
+    return Part(new, o.state.table(r, before + j) == a.adopted.at(j))
 
 
 def _written(s: State, r: Int, ask: Ask, o: Outcome, i: Int) -> Part:
@@ -338,6 +389,12 @@ def _written(s: State, r: Int, ask: Ask, o: Outcome, i: Int) -> Part:
         both(o.granted, ask.new > 0, written),
         both(o.state.is_live(r, i), a.committed.is_private(o.state.table(r, i))),
     )
+
+
+def _load_is_unpublished(s: State, r: Int, ask: Ask, o: Outcome, b: Int) -> Part:
+    t = o.state
+    same = either(t.block_hash(b) == s.block_hash(b), negate(t.is_hashed(b)))
+    return Part(both(o.granted, ask.delay_cache), same)
 
 
 def _handed_out(s: State, r: Int, ask: Ask, o: Outcome, i: Int) -> Part:
@@ -401,8 +458,8 @@ def _hit_is_proper(s: State, r: Int, hits: Hits) -> Part:
 
 
 def _hit_spans_window(s: State, r: Int, hits: Hits, i: Int) -> Part:
-    seen = within(skipped_blocks(s.engine, s.engine.tokens(hits.num)), i, hits.num)
-    return Part(seen, hits.at(i) != NULL_BLOCK)
+    seen = negate(out_of_sight(s.engine, i + 1, s.engine.tokens(hits.num)))
+    return Part(both(within(0, i, hits.num), seen), hits.at(i) != NULL_BLOCK)
 
 
 def _isolated(s: State, r: Int, i: Int, q: Int, j: Int) -> Part:
@@ -428,13 +485,17 @@ CHECKS = (
     _check("stage 1", "allocate", "admission-suffices", "later-chunk-is-granted", "", _later_chunk),
     _check("stage 1", "allocate", "admission-suffices", "later-chunk-is-promised", "", _later_promise),
     _check("stage 1", "allocate", "admission-suffices", "later-chunk-is-alone", "index", _later_chunk_alone),
+    _check("caller", "other", "admission-suffices", "promise-survives", "request", _promise_survives),
     _check("stage 0", "allocate", "admission-suffices", "asks-no-more", "", _asks_no_more),
+    _check("stage 0", "allocate", "watermark", "whole-prompt-is-counted", "", _whole_prompt),
+    _check("stage 0", "state", "admission-suffices", "cap-is-tight", "", _cap_is_tight),
     _check("stage 2", "allocate", "watermark", "watermark-is-left", "", _leaves_watermark),
     _check("stage 0", "allocate", "watermark", "whole-prompt-leaves-it", "", _leaves_watermark_whole),
     _check("stage 2", "allocate", "watermark", "nobody-pays-more", "", _pays_no_more),
     _check("stage 2", "allocate", "idle-hits-cost", "idle-hits-are-counted", "", _idle_hits),
     _check("stage 3", "allocate", "queue-order", "new-from-the-front", "position", _front),
     _check("stage 3", "allocate", "no-aliased-write", "written-blocks-are-private", "index", _written),
+    _check("stage 4", "allocate", "no-aliased-write", "load-is-unpublished", "block", _load_is_unpublished),
     _check("stage 3", "allocate", "null-block", "new-blocks-are-blocks", "index", _handed_out),
     _check("pool", "leave", "queue-order", "tail-before-head", "index index", _tail_first),
     _check("pool", "leave", "queue-order", "freed-blocks-take-their-place", "index block", _freed_place),

@@ -35,7 +35,7 @@ from slotproof.model.invariants import LEDGER, STEPWISE
 from slotproof.model.prefix_cache import get_computed_blocks, hits_for
 from slotproof.model.rules import Rules
 from slotproof.model.state import State
-from slotproof.model.statements import CHECKS, Check, waits
+from slotproof.model.statements import CHECKS, GIVES_BACK, LEAVING, NOBODY, NOT_OTHER, Check, waits
 from slotproof.proofs.obligations.claims import as_term
 from slotproof.proofs.search import Tables, start
 
@@ -197,9 +197,13 @@ def _about(read: Tables, turn: Turn, about: str) -> list[tuple[Bool, tuple[Any, 
     if about == "allocate":
         outcome = turn.outcomes["allocate"]
         return [(turn.is_action("allocate"), (turn.before, turn.request, turn.ask, outcome))]
+    names = LEAVING if about == "leave" else tuple(n for n in turn.outcomes if n not in NOT_OTHER)
     return [
-        (turn.is_action(name), (turn.before, turn.request, turn.outcomes[name]))
-        for name in ("preempt", "finish")
+        (
+            turn.is_action(name),
+            (turn.before, turn.request if name in GIVES_BACK else NOBODY, turn.outcomes[name]),
+        )
+        for name in names
         if name in turn.outcomes
     ]
 

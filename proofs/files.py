@@ -38,6 +38,11 @@ def write_file(path: Path, data: bytes) -> None:
             sys.stdout.buffer.write(data)
             sys.stdout.buffer.flush()
             return
+        if path.exists() and not path.is_file():  # a device or a pipe is written to, never replaced
+            with path.open("wb") as file:
+                file.write(data)
+            return
+        path = path.resolve()  # a link stays, what it leads to is replaced
         descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
             with os.fdopen(descriptor, "wb") as file:

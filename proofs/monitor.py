@@ -18,8 +18,11 @@ from slotproof.model.prefix_cache import get_computed_blocks
 from slotproof.model.rules import Rules
 from slotproof.model.running import Running, Stuck
 from slotproof.model.state import HAND, State
-from slotproof.model.statements import CHECKS, Check, waits
+from slotproof.model.statements import CHECKS, GIVES_BACK, LEAVING, NOBODY, NOT_OTHER, Check, waits
 from slotproof.proofs.calls import call_fields, model_config
+
+INVARIANT = "invariant"
+"""The stage of an invariant, which belongs to none."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,7 @@ class Monitor:
 
     def _invariants(self, s: State) -> Iterator[Violation]:
         for invariant, detail in self._broken(s, (*STEPWISE, *LEDGER)):
-            yield Violation(invariant.statement, invariant.name, "invariant", detail)
+            yield Violation(invariant.statement, invariant.name, INVARIANT, detail)
 
     def _broken(self, s: State, invariants: tuple[Invariant, ...]) -> Iterator[tuple[Invariant, str]]:
         for invariant in invariants:
@@ -90,8 +93,12 @@ class Monitor:
         if outcome.answer is not None:
             about = (before, fields["request"], outcome.answer.ask, outcome)
             yield from self._checks("allocate", about)
-        elif name in ("preempt", "finish"):
+            return
+        if name in LEAVING:
             yield from self._checks("leave", (before, fields["request"], outcome))
+        if name not in NOT_OTHER:
+            r = fields["request"] if name in GIVES_BACK else NOBODY
+            yield from self._checks("other", (before, r, outcome))
 
     def _lookups(self, s: State) -> Iterator[Violation]:
         if not s.engine.enable_caching:

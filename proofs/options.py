@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
+from typing import Any
 
 import click
 
 from slotproof.proofs.isolation import CALL_SECONDS
+
+
+class Seconds(click.FloatRange):
+    """A number of seconds above zero; not `nan`, which no clock reaches."""
+
+    def __init__(self) -> None:
+        super().__init__(0, min_open=True)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number = float(super().convert(value, param, ctx))
+        if math.isnan(number):
+            self.fail("nan is no number of seconds", param, ctx)
+        return number
+
 
 json_file = click.option(
     "--json",
@@ -26,7 +42,7 @@ device = click.option(
 
 patience = click.option(
     "--patience",
-    type=click.FloatRange(0, min_open=True),
+    type=Seconds(),
     default=CALL_SECONDS,
     show_default=True,
     metavar="SECONDS",

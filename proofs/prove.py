@@ -10,7 +10,7 @@ import multiprocessing
 import os
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from slotproof.model.rules import RULES, Rules
@@ -18,12 +18,14 @@ from slotproof.model.statements import STATEMENTS
 from slotproof.proofs.calls import NUMBER_BYTES, decode
 from slotproof.proofs.monitor import Monitor, Violation
 from slotproof.proofs.obligations.groups import Group, groups
-from slotproof.proofs.obligations.obligation import is_proved
+from slotproof.proofs.obligations.obligation import Obligation, is_consistent, is_proved
 from slotproof.proofs.obligations.symbols import KINDS, SLIDING_WINDOW
 from slotproof.proofs.stories import CALLS_A_RUN, Story, find, tiny_configurations
 
 PROVED, REFUTED, UNKNOWN, VACUOUS = "proved", "refuted", "unknown", "vacuous"
 
+CONTRADICTION = "assumptions that contradict each other"
+"""The witness of an obligation that proves too much; no campaign reaches it."""
 GROUP_SECONDS = 120
 """Seconds without any answer after which the workers are killed, and what is open is unknown."""
 WITNESS_CALLS = 600
@@ -95,20 +97,20 @@ def prove(
     work = [_GroupTask(group, rules, wanted) for group in groups(kinds)]
     tasks: list[_Task] = [*(_WitnessTask(kind, rules) for kind in kinds), *work]
     if rules != Rules():
-        window = None if len(kinds) > 1 else SLIDING_WINDOW in kinds
-        tasks.insert(0, _StoryTask(rules, window))
+        tasks = [*(_StoryTask(rules, kind) for kind in kinds), *tasks]
     proved: list[Proved] = []
     reached: dict[str, frozenset[str]] = {}
     report = Report(UNKNOWN, [])
     for done, (task, answer) in enumerate(_run(tasks), 1):
         progress(task.label, done, len(tasks))
         if isinstance(task, _GroupTask):
-            proved += answer if isinstance(answer, list) else [task.lost()]
+            proved += answer if isinstance(answer, list) else task.lost()
         elif isinstance(task, _WitnessTask) and isinstance(answer, tuple):
             reached[task.kind], violations = answer
             report.violations += violations if rules == Rules() else []
         elif isinstance(task, _StoryTask) and isinstance(answer, dict):
-            report.stories = {s: story for s, story in answer.items() if not wanted or s in wanted}
+            fallen = {s: story for s, story in answer.items() if not wanted or s in wanted}
+            report.stories = _shortest(report.stories, fallen)
     proved.sort(key=lambda p: (KINDS.index(p.kind), p.name))
     for p in proved:
         report.obligations.append(_finding(p, reached.get(p.kind, frozenset()), report.stories, rules))
@@ -120,13 +122,24 @@ def prove(
 
 def matrix(progress: Progress = _quiet) -> dict[str, dict[str, Story]]:
     """For every rule, the statements that fall without it, each with its story."""
-    tasks = [_StoryTask(Rules().without(rule), None, rule) for rule in RULES]
-    found: dict[str, dict[str, Story]] = {}
-    for task, answer in _run(tasks):
-        assert isinstance(task, _StoryTask)
-        found[task.label] = answer if isinstance(answer, dict) else {}
-        progress(task.label, len(found), len(tasks))
-    return {rule: found.get(rule, {}) for rule in RULES}
+    tasks = [
+        _StoryTask(Rules().without(rule), kind, rule)
+        for rule, of in RULES.items()
+        for kind in ((of["kind"],) if of["kind"] else KINDS)
+    ]
+    found: dict[str, dict[str, Story]] = {rule: {} for rule in RULES}
+    for done, (task, answer) in enumerate(_run(tasks), 1):
+        if isinstance(answer, dict):
+            found[task.label] = _shortest(found[task.label], answer)
+        progress(task.label, done, len(tasks))
+    return found
+
+
+def _shortest(some: dict[str, Story], others: dict[str, Story]) -> dict[str, Story]:
+    """Of each statement the shorter story, in the order of their names; the first of two alike."""
+    both = sorted({**some, **others})
+    stories = {s: [found[s] for found in (some, others) if s in found] for s in both}
+    return {s: min(found, key=lambda story: (len(story.calls), str(story))) for s, found in stories.items()}
 
 
 def _finding(p: Proved, reached: frozenset[str], stories: dict[str, Story], rules: Rules) -> Finding:
@@ -153,18 +166,24 @@ class _GroupTask:
 
     def __call__(self) -> list[Proved]:
         results = []
-        for o in self.group.build(self.rules):
-            if self.wanted and o.statement not in self.wanted and o.statement in STATEMENTS:
-                continue
+        obligations = [o for o in self.group.build(self.rules) if self._is_wanted(o)]
+        for o in obligations:
             start = time.perf_counter()
             unsat = is_proved(o)
             seconds = time.perf_counter() - start
             results.append(Proved(o.name, o.statement, o.kind, o.stage, o.witness, unsat, seconds))
+        # A group's obligations assume more and more of the same: if the most is consistent, all is.
+        if obligations and not is_consistent(max(obligations, key=lambda o: len(o.assumptions))):
+            return [replace(p, witness=CONTRADICTION) for p in results]
         return results
 
-    def lost(self) -> Proved:
-        """What stands for a group whose worker had to be killed, or failed."""
-        return Proved(f"{self.group.name}: not answered", "no-rollback", self.group.kind, "", "", False, 0.0)
+    def _is_wanted(self, o: Obligation) -> bool:
+        return not self.wanted or o.statement in self.wanted or o.statement not in STATEMENTS
+
+    def lost(self) -> list[Proved]:
+        """What stands for a group whose worker had to be killed: nothing is known of any statement."""
+        name, kind = f"{self.group.name}: not answered", self.group.kind
+        return [Proved(name, s, kind, "", "", False, 0.0) for s in self.wanted or STATEMENTS]
 
 
 @dataclass(frozen=True)
@@ -183,11 +202,11 @@ class _WitnessTask:
 @dataclass(frozen=True)
 class _StoryTask:
     rules: Rules
-    window: bool | None
+    kind: str
     label: str = "stories"
 
     def __call__(self) -> dict[str, Story]:
-        return find(self.rules, self.window)
+        return find(self.rules, self.kind == SLIDING_WINDOW)
 
 
 _Task = _GroupTask | _WitnessTask | _StoryTask

@@ -85,7 +85,7 @@ SETTINGS = (
 @click.option(
     "--time",
     "seconds",
-    type=click.FloatRange(1),
+    type=options.Seconds(),
     default=120.0,
     show_default=True,
     help="Seconds to look, at most.",

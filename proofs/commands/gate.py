@@ -18,7 +18,7 @@ from slotproof.proofs import options
 from slotproof.proofs.compare import Strictness
 from slotproof.proofs.errors import Exit, UserError
 from slotproof.proofs.exhaustive import exhaust
-from slotproof.proofs.files import check_writable
+from slotproof.proofs.files import STANDARD_OUTPUT, check_writable
 from slotproof.proofs.gate import Report, Verdict
 from slotproof.proofs.gate_report import lines, write_gate_json, write_junit
 from slotproof.proofs.implementations import loader
@@ -48,7 +48,7 @@ EXITS = {Verdict.AGREES: Exit.GOOD, Verdict.DISAGREES: Exit.BAD, Verdict.UNCOVER
     type=click.IntRange(1),
     help=f"For a scheduler: stop after so many steps.  [default: {DEFAULT_STEPS}]",
 )
-@click.option("--seconds", type=click.FloatRange(0, min_open=True), help="Stop after so many seconds.")
+@click.option("--seconds", type=options.Seconds(), help="Stop after so many seconds.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Same seed, same calls.")
 @click.option(
     "--exhaustive",
@@ -100,6 +100,8 @@ def gate(
     for path in (trace, junit, json_file):
         if path is not None:
             check_writable(path)
+    if json_file is not None and json_file == junit == STANDARD_OUTPUT:
+        raise UserError("--json - --junit -: only one of them can be standard output")
     strictness = Strictness(compare)
     if impl in SCHEDULERS:
         if exhaustive or calls or seconds or strictness is not Strictness.EXACT:

@@ -18,6 +18,7 @@ from slotproof.model.wordings import ALLOWANCES
 from slotproof.proofs import options
 from slotproof.proofs.errors import Exit, UserError
 from slotproof.proofs.files import STANDARD_OUTPUT, check_writable, write_json
+from slotproof.proofs.monitor import INVARIANT
 from slotproof.proofs.obligations.symbols import KINDS
 from slotproof.proofs.prove import PROVED, REFUTED, Report, matrix
 from slotproof.proofs.prove import prove as prove_statements
@@ -153,17 +154,22 @@ def _show(console: Console, report: Report, without: tuple[str, ...], seconds: f
         where = f"{violation.claim}, {violation.detail}"
         console.print(f"refuted: {violation.statement}: a campaign saw it broken: {where}", markup=False)
     for name, story in report.stories.items():
-        _tell(console, name, story)
+        _tell(console, name, story, without)
+    if without or len(names) < len(STATEMENTS):
+        note = "by induction over all invariants together: a statement holds for sure where all are proved"
+        console.print(f"note: {note}", markup=False)
     off = f" without {', '.join(without)}" if without else ""
     proved = sum(f.verdict == PROVED for f in report.obligations)
     total = f"{proved} of {len(report.obligations)} obligations proved{off}"
     console.print(f"{report.verdict}: {total}, in {seconds:.1f} s", markup=False)
 
 
-def _tell(console: Console, statement: str, story: Story) -> None:
+def _tell(console: Console, statement: str, story: Story, without: tuple[str, ...]) -> None:
+    """A statement's fall, with the stage of the check that failed; an invariant has that of the rule."""
     v = story.violation
+    stage = ", ".join(RULES[rule]["stage"] for rule in without) if v.stage == INVARIANT else v.stage
     detail = f" ({v.detail})" if v.detail else ""
-    console.print(f"refuted: {statement}, {v.stage}: {v.claim}{detail}", markup=False)
+    console.print(f"refuted: {statement}, {stage}: {v.claim}{detail}", markup=False)
     console.print(f"  engine: {config_line(story.config)}", markup=False)
     for number, call in enumerate(story.calls, 1):
         console.print(f"  {number:2}. {call_line(call)}", markup=False)

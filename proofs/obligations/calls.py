@@ -7,7 +7,7 @@ on the path that leads to it; that the stepwise invariants hold after each step 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import z3
@@ -21,14 +21,24 @@ from slotproof.model.invariants import LEDGER, STEPWISE
 from slotproof.model.prefix_cache import Hits, get_computed_blocks, hits_for
 from slotproof.model.rules import Rules
 from slotproof.model.state import State
-from slotproof.model.statements import CHECKS, Check, Part, alone, settled_at, waits
+from slotproof.model.statements import (
+    CHECKS,
+    GIVES_BACK,
+    LEAVING,
+    NOBODY,
+    NOT_OTHER,
+    Check,
+    Part,
+    alone,
+    settled_at,
+    waits,
+)
 from slotproof.proofs.obligations import arithmetic
 from slotproof.proofs.obligations.claims import as_term, of_state
 from slotproof.proofs.obligations.loops import end_of_loop
 from slotproof.proofs.obligations.obligation import Obligation, mentions
 from slotproof.proofs.obligations.symbols import SLIDING_WINDOW, Symbols
 
-LEAVING = ("preempt", "finish")
 LATER_CHUNK = "later-chunk"
 
 
@@ -100,7 +110,7 @@ def call(name: str, kind: str, rules: Rules) -> Iterator[Obligation]:
             kind,
             "stage 3",
             witness,
-            (*known, *mentions(needed.claim)),
+            (*made.read.assumed[: needed.known], *lemmas, *mentions(needed.claim)),
             needed.claim,
         )
     for invariant in LEDGER:
@@ -112,6 +122,9 @@ def call(name: str, kind: str, rules: Rules) -> Iterator[Obligation]:
         here = check.about == name or (check.about == "leave" and name in LEAVING)
         if here and not check.name.startswith(LATER_CHUNK):
             yield from _checked(check, made, kind, known)
+        elif check.about == "other" and name not in NOT_OTHER:
+            r = made.request if name in GIVES_BACK else NOBODY
+            yield from _checked(check, replace(made, request=r), kind, known)
 
 
 def later_chunk(kind: str, rules: Rules) -> Iterator[Obligation]:
@@ -121,7 +134,13 @@ def later_chunk(kind: str, rules: Rules) -> Iterator[Obligation]:
     for needed in made.read.needed:
         if needed.statement == "admission-suffices":
             yield Obligation(
-                f"later-chunk: {needed.name}", needed.statement, kind, "stage 1", witness, known, needed.claim
+                f"later-chunk: {needed.name}",
+                needed.statement,
+                kind,
+                "stage 1",
+                witness,
+                tuple(made.read.assumed[: needed.known]),
+                needed.claim,
             )
     for check in CHECKS:
         if check.name.startswith(LATER_CHUNK):

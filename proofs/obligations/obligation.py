@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import z3
 
@@ -56,6 +56,11 @@ def is_proved(obligation: Obligation) -> bool:
     and where it is not `unsat` it is `unknown`.
     """
     return any(_check(obligation, *limits) == z3.unsat for limits in TRIES)
+
+
+def is_consistent(obligation: Obligation) -> bool:
+    """Whether Z3, with the effort of a first try, fails to derive a contradiction from the assumptions."""
+    return bool(_check(replace(obligation, goal=z3.BoolVal(False)), *TRIES[0]) != z3.unsat)
 
 
 def _check(obligation: Obligation, resources: int, seed: int) -> z3.CheckSatResult:

@@ -63,6 +63,8 @@ class Needed:
     name: str
     statement: str
     claim: z3.BoolRef
+    known: int
+    """How many of the assumptions were made before: what comes later must not be used to show it."""
 
 
 class Symbols:
@@ -110,7 +112,8 @@ class Symbols:
 
     def need(self, name: str, statement: str, condition: Any) -> None:
         """Note what has to hold on the present path."""
-        self.needed.append(Needed(name, statement, as_term(implies(both(*self._path), condition))))
+        claim = as_term(implies(both(*self._path), condition))
+        self.needed.append(Needed(name, statement, claim, len(self.assumed)))
 
     def integer(self, name: str) -> z3.ArithRef:
         """An unknown integer."""
