@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from slotproof.model.attention import skipped_blocks
+from slotproof.model.attention import admission_cap, skipped_blocks
 from slotproof.model.caller import settled
 from slotproof.model.running import Running
 from slotproof.model.state import NULL_BLOCK, State
@@ -217,6 +217,10 @@ _OF_STATES: dict[str, Callable[..., str]] = {
     "hashed-tokens-are-final": _reach,
     "reach-is-final": _reach,
     "entry-holds-its-prefix": lambda c, r, i: f"{c.entry(r, i)} holds other tokens than the request's",
+    "cap-is-tight": lambda c: f"the admission cap is {admission_cap(c.after.engine)} blocks",
+    "promise-survives": lambda c, q: (
+        f"request {q} was promised its whole prompt, and {c.after.num_free} blocks are free"
+    ),
     "unhashed-before-hashed": _order,
     "every-unhashed-before-hashed": _order,
     "status-fits-the-table": _tokens,

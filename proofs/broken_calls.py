@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from slotproof.model.allocate_slots import Answer
 from slotproof.model.attention import skipped_blocks
-from slotproof.model.statements import covered, most_held, slots_asked, watermark_due
+from slotproof.model.statements import covered, idle_hits, most_held, slots_asked, watermark_due
 from slotproof.proofs.scene import Scene
 
 
@@ -100,6 +100,15 @@ def _pool_kept(c: Scene, a: Answer, b: int) -> str:
     return f"the call was refused, and block {b} went from ({was}) to ({now})"
 
 
+def _whole(c: Scene, a: Answer) -> str:
+    s, r = c.before, c.request
+    missing = max(0, most_held(s, r) - covered(s, r, a.ask, a.total))
+    idle, due = idle_hits(s, r, a.ask, a.total), watermark_due(s, r, a.ask)
+    passed = "passed" if a.fits else "refused"
+    asks = f"{missing} missing blocks + {idle} idle hits + watermark {due}"
+    return f"stage 0 {passed}; the whole prompt asks for {asks}, and {s.num_free} are free"
+
+
 SENTENCES: dict[str, Callable[..., str]] = {
     "requests-unchanged": _kept,
     "pool-unchanged": _pool_kept,
@@ -111,6 +120,8 @@ SENTENCES: dict[str, Callable[..., str]] = {
     "later-chunk-is-granted": lambda c, a: f"refused: {_pays(c, a)}",
     "admission-starts-alone": lambda c, a, i: f"{c.entry(c.request, i)} is not its own",
     "later-chunk-is-alone": lambda c, a, i: f"{c.entry(c.request, i)} is not its own",
+    "whole-prompt-is-counted": _whole,
+    "load-is-unpublished": lambda c, a, b: f"{c.block(b)} is published, and its load is still to come",
     "asks-no-more": _asks_more,
     "admission-with-hits": _promise,
     "chunk-with-lookahead": lambda c, a: f"refused: {_pays(c, a)}",

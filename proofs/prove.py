@@ -113,7 +113,9 @@ def prove(
             report.stories = _shortest(report.stories, fallen)
     proved.sort(key=lambda p: (KINDS.index(p.kind), p.name))
     for p in proved:
-        report.obligations.append(_finding(p, reached.get(p.kind, frozenset()), report.stories, rules))
+        # A campaign that saw a statement broken has stopped there: what it did not reach means nothing.
+        known = None if report.violations else reached.get(p.kind, frozenset())
+        report.obligations.append(_finding(p, known, report.stories, rules))
     verdicts = [f.verdict for f in report.obligations]
     verdicts += [REFUTED] * bool(report.stories or report.violations)
     report.verdict = _worst(verdicts)
@@ -142,9 +144,10 @@ def _shortest(some: dict[str, Story], others: dict[str, Story]) -> dict[str, Sto
     return {s: min(found, key=lambda story: (len(story.calls), str(story))) for s, found in stories.items()}
 
 
-def _finding(p: Proved, reached: frozenset[str], stories: dict[str, Story], rules: Rules) -> Finding:
+def _finding(p: Proved, reached: frozenset[str] | None, stories: dict[str, Story], rules: Rules) -> Finding:
     verdict = PROVED if p.unsat else REFUTED if p.statement in stories else UNKNOWN
-    if verdict == PROVED and p.witness and p.witness not in reached and rules == Rules():
+    reachable = reached is None or rules != Rules() or not p.witness or p.witness in reached
+    if verdict == PROVED and not (reachable and p.witness != CONTRADICTION):
         verdict = VACUOUS
     return Finding(p.name, p.statement, p.kind, p.stage, verdict, p.seconds)
 
