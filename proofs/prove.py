@@ -28,7 +28,7 @@ CONTRADICTION = "assumptions that contradict each other"
 """The witness of an obligation that proves too much; no campaign reaches it."""
 GROUP_SECONDS = 120
 """Seconds without any answer after which the workers are killed, and what is open is unknown."""
-WITNESS_CALLS = 600
+WITNESS_CALLS = 1500
 
 
 Progress = Callable[[str, int, int], None]

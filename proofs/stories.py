@@ -41,7 +41,7 @@ def tiny_configurations(random: Random, window: bool | None = None) -> Iterator[
         yield Config(
             num_blocks=num_blocks,
             block_size=block_size,
-            max_model_len=random.choice((1, 2)) * num_blocks * block_size,
+            max_model_len=random.choice((1, 2, 4)) * num_blocks * block_size // 2,
             sliding_window=random.choice((2, 3, 4, 5)) if sliding else None,
             watermark_blocks=random.choice((0, 1)),
             max_in_flight_tokens=random.choice((1, 2, 3, 1 << 30)),
