@@ -65,8 +65,8 @@ def run(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:  # whoever read our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.GOOD
-    except SystemExit as stop:  # how click ends where nobody reads on
-        return Exit.GOOD if type(sys.stdout).__name__ == "PacifyFlushWrapper" else int(stop.code or 0)
+    except SystemExit:  # how click and rich end where nobody reads on; our commands return their codes
+        return Exit.GOOD
     except OSError as error:
         return _complain(f"slotproof: output cannot be written: {error.strerror}", Exit.USAGE)
     except Exception as error:
