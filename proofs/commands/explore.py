@@ -39,14 +39,15 @@ from slotproof.proofs.told import Told
 from slotproof.proofs.trace import Trace, write_trace
 
 ACTIONS = (*CORE, *LOADS, *RARE)
-SETTINGS = (
-    "num_blocks",
-    "block_size",
-    "max_model_len",
-    "sliding_window",
-    "watermark_blocks",
-    "max_in_flight_tokens",
-)
+SETTINGS = {
+    "blocks": "num_blocks",
+    "block_size": "block_size",
+    "max_model_len": "max_model_len",
+    "window": "sliding_window",
+    "watermark": "watermark_blocks",
+    "in_flight": "max_in_flight_tokens",
+}
+"""What --set can fix, and what a configuration calls it; `blocks` includes the null block."""
 
 
 @click.command()
@@ -74,7 +75,7 @@ SETTINGS = (
 @click.option(
     "--blocks",
     type=click.IntRange(2, 12),
-    help="Usable blocks: short for --set num_blocks, less the null block.",
+    help="Usable blocks: one less than --set blocks, which counts the null block.",
 )
 @click.option("--block-size", type=click.IntRange(1, 4), help="Short for --set block_size.")
 @click.option(
@@ -198,7 +199,7 @@ def _settings(settings: Iterable[str]) -> dict[str, int]:
         name, _, value = setting.partition("=")
         if name not in SETTINGS or not value.isdigit():
             raise UserError(f"--set {setting}: write NAME=NUMBER; the names are {', '.join(SETTINGS)}")
-        fixed[name] = int(value)
+        fixed[SETTINGS[name]] = int(value)
     return fixed
 
 
