@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from slotproof.model.algebra import Int, both, negate
+from slotproof.model.algebra import Bool, Int, both, negate
 from slotproof.model.allocate_slots import Ask
 from slotproof.model.caller import Outcome
 from slotproof.model.state import RUNNING, State
-from slotproof.model.statements import Check, Part, promised, waits
+from slotproof.model.statements import Check, Part, check, promised, waits
 
 
 @dataclass(frozen=True)
@@ -42,22 +42,17 @@ def _admission(s: State, r: Int, ask: Ask, o: Outcome) -> Part:
     return Part(both(o.granted, ask.must_fit, waits(s, r)), promised(o.state, r))
 
 
-def _chunk(s: State, r: Int, ask: Ask) -> Part:
+def _is_chunk(s: State, r: Int, ask: Ask) -> Bool:
     chunk = both(s.status(r) == RUNNING, s.computed(r) + ask.new <= s.num_tokens(r))
-    return Part(both(chunk, negate(ask.must_fit), promised(s, r)), True)
+    return both(chunk, negate(ask.must_fit), promised(s, r))
 
 
 def _with_lookahead(s: State, r: Int, ask: Ask, o: Outcome) -> Part:
-    return Part(both(_chunk(s, r, ask).given, ask.reserved == 0), o.granted)
+    return Part(both(_is_chunk(s, r, ask), ask.reserved == 0), o.granted)
 
 
 def _with_reserve(s: State, r: Int, ask: Ask, o: Outcome) -> Part:
-    return Part(both(_chunk(s, r, ask).given, ask.lookahead == 0), o.granted)
-
-
-def _check(statement: str, name: str, about: str, variables: str, part: object, stage: str) -> Check:
-    assert callable(part)
-    return Check(name, statement, about, tuple(variables.split()), part, stage)
+    return Part(both(_is_chunk(s, r, ask), ask.lookahead == 0), o.granted)
 
 
 ALLOWANCES = {
@@ -67,34 +62,34 @@ ALLOWANCES = {
             "evict_blocks",
             "queue-order",
             "evict_blocks may name a block that is idle: it loses its hash where it stands in the queue",
-            _check("queue-order", "every-unhashed-before-hashed", "state", "block block", _order, "pool"),
+            check("pool", "state", "queue-order", "every-unhashed-before-hashed", "block block", _order),
         ),
         Allowance(
             "release",
             "exact-count",
             "the free blocks are counted before stage 1, which may release some",
-            _check("exact-count", "count-from-the-start", "allocate", "", _count_before_stage_1, "stage 1"),
+            check("stage 1", "allocate", "exact-count", "count-from-the-start", "", _count_before_stage_1),
             "sliding-window",
         ),
         Allowance(
             "hits",
             "admission-suffices",
             "a window's prompt may hit the cache, or have external tokens, when it is admitted",
-            _check("admission-suffices", "admission-with-hits", "allocate", "", _admission, "stage 0"),
+            check("stage 0", "allocate", "admission-suffices", "admission-with-hits", "", _admission),
             "sliding-window",
         ),
         Allowance(
             "lookahead",
             "admission-suffices",
             "a chunk's lookahead may reach past the prompt",
-            _check("admission-suffices", "chunk-with-lookahead", "allocate", "", _with_lookahead, "stage 2"),
+            check("stage 2", "allocate", "admission-suffices", "chunk-with-lookahead", "", _with_lookahead),
             "full",
         ),
         Allowance(
             "reserve",
             "admission-suffices",
             "blocks may be reserved for others when a chunk is scheduled",
-            _check("admission-suffices", "chunk-with-reserve", "allocate", "", _with_reserve, "stage 2"),
+            check("stage 2", "allocate", "admission-suffices", "chunk-with-reserve", "", _with_reserve),
             "full",
         ),
     )

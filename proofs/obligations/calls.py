@@ -194,7 +194,7 @@ def _instances(check: Check, made: Made, values: list[z3.ArithRef]) -> Iterator[
         for value, variable in zip(values, check.variables, strict=True):
             for state in (made.outcome.answer.committed, t):
                 for invariant in STEPWISE:
-                    if variable in ("index",) and invariant.variables == ("request", "index"):
+                    if variable == "index" and invariant.variables == ("request", "index"):
                         yield invariant.holds(state, r, value)
     if check.about == "leave":
         hand = [s.length(r) - 1 - value for value in values] + list(values)

@@ -187,7 +187,8 @@ def _adopt_needs(read: Symbols, s: State, low: Int, high: Int, of: dict[str, Any
     ]
 
 
-def _adopt_facts(read: Symbols, s: State, low: Int, k: Int, t: State, of: dict[str, Any]) -> list[Claim]:
+def _no_facts(read: Symbols, s: State, low: Int, k: Int, t: State, of: dict[str, Any]) -> list[Claim]:
+    """Everything about the loop is known in closed form, or follows from the stepwise invariants."""
     return []
 
 
@@ -223,10 +224,6 @@ def _publish_needs(read: Symbols, s: State, low: Int, high: Int, of: dict[str, A
     ]
 
 
-def _publish_facts(read: Symbols, s: State, low: Int, k: Int, t: State, of: dict[str, Any]) -> list[Claim]:
-    return []
-
-
 LOOPS: dict[str, Loop] = {
     loop.name: loop
     for loop in (
@@ -250,7 +247,7 @@ LOOPS: dict[str, Loop] = {
             (*_QUEUE, *_REFERENCES),
             _adopt_known,
             _adopt_needs,
-            _adopt_facts,
+            _no_facts,
         ),
         Loop(
             "publish",
@@ -261,7 +258,7 @@ LOOPS: dict[str, Loop] = {
             ("stamp",),
             _publish_known,
             _publish_needs,
-            _publish_facts,
+            _no_facts,
         ),
     )
 }
