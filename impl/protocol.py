@@ -66,6 +66,11 @@ class Allocate(msgspec.Struct, frozen=True, tag="allocate", tag_field="call", fo
     skip_zeroing: bool = False
 
 
+class Execute(msgspec.Struct, frozen=True, tag="execute", tag_field="call", forbid_unknown_fields=True):
+    """The step that was made up goes to the worker, which writes what was scheduled. An allocator has nothing
+    to do; only stories contain this call."""
+
+
 class Complete(msgspec.Struct, frozen=True, tag="complete", tag_field="call", forbid_unknown_fields=True):
     """`processed` tokens in flight have run: `rejected` drafts roll computed tokens back, `sampled` ones are
     final."""
@@ -127,6 +132,7 @@ class TakeNewBlockIds(
 Call: TypeAlias = (
     AddRequest
     | Allocate
+    | Execute
     | Complete
     | CacheBlocks
     | RemoveSkipped

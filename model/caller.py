@@ -10,12 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from slotproof.model.algebra import Bool, Function, Int, both, either, implies, ite, minimum, within
+from slotproof.model.algebra import Bool, Function, Int, both, either, implies, ite, minimum, negate, within
 from slotproof.model.allocate_slots import Answer, Ask, allocate_slots
 from slotproof.model.attention import cache_blocks, free, remove_skipped_blocks
 from slotproof.model.pool import evict_blocks, reset_prefix_cache
 from slotproof.model.prefix_cache import NO_HITS, Hits
 from slotproof.model.state import LOADING, PREEMPTED, RUNNING, UNKNOWN, WAITING, State
+from slotproof.model.worker import is_written, roll_back, run_step, write_up_to
 
 Contract = dict[str, Bool]
 
@@ -81,11 +82,22 @@ def allocate(s: State, request: Int, ask: Ask) -> Outcome:
         return t.replace(
             computed=lambda q: ite(q == request, answer.total + ask.new, t.computed(q)),
             in_flight=lambda q: ite(q == request, t.in_flight(q) + ask.new, t.in_flight(q)),
+            unwritten=lambda q: ite(q == request, t.unwritten(q) + ask.external + ask.new, t.unwritten(q)),
             status=lambda q: ite(q == request, ite(ask.delay_cache, LOADING, RUNNING), t.status(q)),
         )
 
     state = s.engine.read.when(answer.granted, advance, t)
     return Outcome(state, answer.granted, ask.hits, answer)
+
+
+def load_is_written(s: State, request: Int, **_: Any) -> Contract:
+    """Whoever schedules a request again, or releases its window, lets its synchronous load run first."""
+    return {"load-is-written": s.unwritten(request) <= s.in_flight(request)}
+
+
+def execute(s: State) -> Outcome:
+    """The step that was made up goes to the worker, which writes what was scheduled and nothing else."""
+    return Outcome(run_step(s))
 
 
 def complete_contract(s: State, request: Int, processed: Int, rejected: Int, sampled: Int) -> Contract:
@@ -107,11 +119,11 @@ def complete_contract(s: State, request: Int, processed: Int, rejected: Int, sam
 
 def complete(s: State, request: Int, processed: Int, rejected: Int, sampled: Int) -> Outcome:
     """`processed` tokens in flight have run: `rejected` drafts roll back, `sampled` tokens become final."""
+    t = roll_back(write_up_to(s, request, settled(s, request) + processed), request, rejected)
     return Outcome(
-        s.replace(
-            in_flight=lambda q: ite(q == request, s.in_flight(q) - processed, s.in_flight(q)),
-            computed=lambda q: ite(q == request, s.computed(q) - rejected, s.computed(q)),
-            num_tokens=lambda q: ite(q == request, s.num_tokens(q) + sampled, s.num_tokens(q)),
+        t.replace(
+            in_flight=lambda q: ite(q == request, t.in_flight(q) - processed, t.in_flight(q)),
+            num_tokens=lambda q: ite(q == request, t.num_tokens(q) + sampled, t.num_tokens(q)),
         )
     )
 
@@ -122,7 +134,7 @@ def cache_blocks_contract(s: State, request: Int) -> Contract:
 
 def cache_loaded(s: State, request: Int) -> Outcome:
     """A delayed load has arrived: its blocks are published, and the request waits to be scheduled."""
-    t = cache_blocks(s, request, s.computed(request))
+    t = cache_blocks(write_up_to(s, request, s.computed(request)), request, s.computed(request))
     return Outcome(t.replace(status=lambda q: ite(q == request, WAITING, t.status(q))))
 
 
@@ -137,6 +149,20 @@ def remove_skipped(s: State, request: Int) -> Outcome:
 
 def preempt_contract(s: State, request: Int) -> Contract:
     return {"request-runs": both(request >= 0, s.status(request) == RUNNING)}
+
+
+def is_missed(s: State, r: Int, i: Int) -> Bool:
+    """If r went now, entry i of its table would be found by others, and nobody would write it."""
+    b = s.table(r, i)
+    return both(s.writer_request(b) == r, negate(is_written(s, b)), negate(s.is_private(b)))
+
+
+def nothing_is_missed(s: State, request: Int) -> Contract:
+    """Whoever takes a request's blocks lets the step run first that it is scheduled in; or takes it out of
+    the step, and first evicts the blocks that this leaves unwritten."""
+    r = request
+    kept = s.engine.read.every(s.first(r), s.length(r), lambda i: negate(is_missed(s, r, i)))
+    return {"nothing-is-missed": kept}
 
 
 def preempt(s: State, request: Int) -> Outcome:
@@ -159,6 +185,7 @@ def _leave(s: State, r: Int, status: Int) -> State:
         status=lambda q: ite(q == r, status, t.status(q)),
         computed=lambda q: ite(q == r, 0, t.computed(q)),
         in_flight=lambda q: ite(q == r, 0, t.in_flight(q)),
+        unwritten=lambda q: ite(q == r, 0, t.unwritten(q)),
     )
 
 
@@ -189,18 +216,21 @@ class Action:
     name: str
     contract: Callable[..., Contract]
     apply: Callable[..., Outcome]
+    care: Callable[..., Contract] = no_contract
+    """What a caller does beyond the contract so that *published-is-written* holds."""
 
 
 ACTIONS = {
     action.name: action
     for action in (
         Action("add_request", add_request_contract, add_request),
-        Action("allocate", allocate_contract, allocate),
+        Action("allocate", allocate_contract, allocate, load_is_written),
+        Action("execute", no_contract, execute),
         Action("complete", complete_contract, complete),
         Action("cache_blocks", cache_blocks_contract, cache_loaded),
-        Action("remove_skipped", remove_skipped_contract, remove_skipped),
-        Action("preempt", preempt_contract, preempt),
-        Action("finish", finish_contract, finish),
+        Action("remove_skipped", remove_skipped_contract, remove_skipped, load_is_written),
+        Action("preempt", preempt_contract, preempt, nothing_is_missed),
+        Action("finish", finish_contract, finish, nothing_is_missed),
         Action("evict_blocks", no_contract, evict),
         Action("reset_prefix_cache", no_contract, reset),
         Action("take_new_block_ids", no_contract, take_new_block_ids),

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from slotproof.model.algebra import Bool, Int, both, either, iff, implies, minimum, negate, within
+from slotproof.model.algebra import Bool, Int, both, either, iff, implies, maximum, minimum, negate, within
 from slotproof.model.caller import settled
 from slotproof.model.engine import Engine
 from slotproof.model.keys import block_key
@@ -27,6 +27,7 @@ from slotproof.model.state import (
     WAITING,
     State,
 )
+from slotproof.model.worker import arrives, executed, is_written
 
 
 @dataclass(frozen=True)
@@ -175,6 +176,7 @@ def _status(s: State, r: Int) -> Bool:
         implies(either(status == UNKNOWN, status == PREEMPTED), idle),
         implies(both(status == WAITING, s.computed(r) == 0), s.length(r) == 0),
         implies(status != RUNNING, s.in_flight(r) == 0),
+        implies(both(status != RUNNING, status != LOADING), s.unwritten(r) == 0),
         implies(status == LOADING, within(1, s.computed(r), s.num_tokens(r))),
     )
 
@@ -184,6 +186,7 @@ def _tokens(s: State, r: Int) -> Bool:
     return both(
         s.in_flight(r) >= 0,
         s.in_flight(r) <= s.computed(r),
+        within(0, s.unwritten(r), s.computed(r) + 1),
         s.computed(r) <= limit,
         within(0, s.num_tokens(r), limit + 1),
         implies(s.status(r) != UNKNOWN, s.num_tokens(r) > 0),
@@ -213,6 +216,12 @@ def _window(s: State, r: Int) -> Bool:
     return out_of_sight(s.engine, s.first(r), settled(s, r))
 
 
+def _own_slots(s: State, r: Int, i: Int) -> Bool:
+    open_tokens = maximum(s.in_flight(r), s.unwritten(r))
+    unsettled = s.engine.tokens(i + 1) > s.computed(r) - open_tokens
+    return implies(both(r >= 0, s.is_live(r, i), unsettled), s.writer_request(s.table(r, i)) == r)
+
+
 def _hand_is_empty(s: State) -> Bool:
     return both(s.length(HAND) == 0, s.first(HAND) == 0)
 
@@ -223,7 +232,16 @@ def _of_requests(holds: Callable[[State, Int], Bool]) -> Callable[[State, Int], 
 
 _ANY = tuple(
     (lambda s, r, field=field: getattr(s, field)(r))
-    for field in ("length", "first", "num_cached", "status", "num_tokens", "computed", "in_flight")
+    for field in (
+        "length",
+        "first",
+        "num_cached",
+        "status",
+        "num_tokens",
+        "computed",
+        "in_flight",
+        "unwritten",
+    )
 )
 
 LEDGER = (
@@ -232,6 +250,31 @@ LEDGER = (
     Invariant("table-covers-computed", "enough-slots", ("request",), _of_requests(_covered), _ANY),
     Invariant("published-is-computed", "no-aliased-write", ("request",), _of_requests(_published), _ANY),
     Invariant("window-is-kept", "window-kept", ("request",), _of_requests(_window), _ANY),
+    Invariant("open-tokens-have-own-blocks", "no-aliased-write", ("request", "index"), _own_slots, _ENTRY),
     Invariant("hand-is-empty", "ref-count", (), _hand_is_empty),
 )
 """Kept by every call within the contract."""
+
+
+def _hashed_is_written(s: State, b: Int) -> Bool:
+    return implies(s.is_hashed(b), either(is_written(s, b), arrives(s, b)))
+
+
+def _computed_is_written(s: State, r: Int, i: Int) -> Bool:
+    b, end = s.table(r, i), minimum(s.engine.tokens(i + 1), executed(s, r))
+    begun = s.engine.tokens(i) < executed(s, r)
+    return implies(both(r >= 0, s.is_live(r, i), begun), either(s.written(b) >= end, arrives(s, b)))
+
+
+WRITTEN = (
+    Invariant("hashed-blocks-are-written", "published-is-written", ("block",), _hashed_is_written, _HASH),
+    Invariant(
+        "computed-tokens-are-written",
+        "published-is-written",
+        ("request", "index"),
+        _computed_is_written,
+        _ENTRY,
+    ),
+)
+"""Kept by every call within the contract of a caller with care (`Action.care`): what is hashed, and what is
+computed, is written, or will be in the step that is being made up."""

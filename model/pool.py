@@ -44,6 +44,7 @@ def take(s: State, r: Int, n: Int) -> State:
         writer_request=lambda b: ite(taken(b), r, s.writer_request(b)),
         writer_index=lambda b: ite(taken(b), end + nth(b), s.writer_index(b)),
         evicted_idle=lambda b: both(negate(taken(b)), s.evicted_idle(b)),
+        written=lambda b: ite(taken(b), 0, s.written(b)),
     )
 
 

@@ -78,8 +78,9 @@ _BY_BLOCK = {
     "writer_request",
     "writer_index",
     "evicted_idle",
+    "written",
 }
-_BY_REQUEST = {"length", "first", "num_cached", "status", "num_tokens", "computed", "in_flight"}
+_BY_REQUEST = {"length", "first", "num_cached", "status", "num_tokens", "computed", "in_flight", "unwritten"}
 _OUTSIDE: dict[str, Any] = {"rank": -1, "held_rank": -1, "evicted_idle": False}
 
 
@@ -236,6 +237,10 @@ class Running:
             self.read.texts = texts
             raise
         return replace(outcome, state=self.state)
+
+    def is_careful(self, call: str, **fields: Any) -> bool:
+        """Whether the caller takes the care that *published-is-written* needs of it (`Action.care`)."""
+        return all(ACTIONS[call].care(self.state, **self._arguments(call, fields)).values())
 
     def _arguments(self, call: str, fields: dict[str, Any]) -> dict[str, Any]:
         """The model's arguments: token counts for tokens, a hit for a lookup, a set as a function."""

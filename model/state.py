@@ -87,6 +87,10 @@ class State:
     """block -> the table index it was taken for."""
     evicted_idle: Function
     """block -> it lost its hash while it was in the free queue."""
+    unwritten: Function
+    """request -> the last of its computed tokens, those whose KV is still to be written."""
+    written: Function
+    """block -> the token up to which it holds the KV of its writer's tokens."""
 
     @property
     def num_held(self) -> Int:
@@ -149,6 +153,8 @@ FUNCTIONS = {
     "writer_request": 1,
     "writer_index": 1,
     "evicted_idle": 1,
+    "unwritten": 1,
+    "written": 1,
 }
 """The fields that are functions, with their number of arguments."""
 

@@ -26,10 +26,11 @@ from slotproof.model.algebra import (
 )
 from slotproof.model.allocate_slots import Ask, is_idle_hit
 from slotproof.model.attention import admission_cap, skipped_blocks
-from slotproof.model.caller import Outcome
+from slotproof.model.caller import Outcome, is_missed
 from slotproof.model.invariants import out_of_sight
 from slotproof.model.prefix_cache import Hits
 from slotproof.model.state import NULL_BLOCK, PREEMPTED, RUNNING, WAITING, State
+from slotproof.model.worker import arrives, is_written
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,13 @@ STATEMENTS = {
         ),
         Statement("idle-hits-cost", "an idle hit costs one free block and no memory, a held hit nothing"),
         Statement(
+            "published-is-written",
+            "a hit, and whatever a step reads, has been written, or is in the very step that is being made up",
+            "a request that leaves after it was scheduled and before the step ran leaves no block that is "
+            "published or shared and not written: it waits for the step, or its blocks' hashes are evicted "
+            "first; a synchronous load has run before its request is scheduled again",
+        ),
+        Statement(
             "usage",
             "usage = 1 - free/(total - 1) = share held by live requests, in [0, 1]; cached idle blocks do "
             "not raise it",
@@ -146,10 +154,13 @@ class Check:
     - "lookup": (state, request, hits), for a request that waits with nothing computed
     - "allocate": (state, request, ask, outcome)
     - "leave": (state, request, outcome), when a request is preempted or finished
+    - "complete": (state, request, outcome)
+    - "execute": (state, outcome)
     - "other": (state, request, outcome), when anything happens but an allocation or an arrival; the request
       that gives blocks back, or NOBODY
 
-    Variables are as in `Invariant`.
+    Variables are as in `Invariant`. With `care` it is made of callers with care alone (`Action.care`), in
+    whose states the invariants `WRITTEN` hold.
     """
 
     name: str
@@ -158,6 +169,7 @@ class Check:
     variables: tuple[str, ...]
     part: Callable[..., Part]
     stage: str
+    care: bool = False
 
     def holds(self, *values: Any) -> Bool:
         """The claim, wherever it is made."""
@@ -468,11 +480,40 @@ def _isolated(s: State, r: Int, i: Int, q: Int, j: Int) -> Part:
     return Part(shared, both(read.salt(r) == read.salt(q), read.lora(r) == read.lora(q)))
 
 
+def _hit_is_written(s: State, r: Int, hits: Hits, i: Int) -> Part:
+    return Part(
+        both(within(0, i, hits.num), hits.at(i) != NULL_BLOCK),
+        either(is_written(s, hits.at(i)), arrives(s, hits.at(i))),
+    )
+
+
+def _step_reads(s: State, o: Outcome, r: Int, i: Int) -> Part:
+    t = o.state
+    end = minimum(t.engine.tokens(i + 1), t.computed(r))
+    read = both(r >= 0, t.status(r) == RUNNING, t.is_live(r, i), t.engine.tokens(i) < t.computed(r))
+    return Part(read, both(t.unwritten(r) == 0, t.written(t.table(r, i)) >= end))
+
+
+def _dropped(s: State, r: Int, o: Outcome, i: Int) -> Part:
+    t, b = o.state, s.table(r, i)
+    found = either(t.is_hashed(b), t.ref_cnt(b) > 0)
+    return Part(
+        both(s.is_live(r, i), is_missed(s, r, i)),
+        both(found, negate(is_written(t, b)), negate(arrives(t, b))),
+    )
+
+
 def check(
-    stage: str, about: str, statement: str, name: str, variables: str, part: Callable[..., Part]
+    stage: str,
+    about: str,
+    statement: str,
+    name: str,
+    variables: str,
+    part: Callable[..., Part],
+    care: bool = False,
 ) -> Check:
     """A check; its variables are words."""
-    return Check(name, statement, about, tuple(variables.split()), part, stage)
+    return Check(name, statement, about, tuple(variables.split()), part, stage, care)
 
 
 CHECKS = (
@@ -509,6 +550,17 @@ CHECKS = (
     check("lookup", "lookup", "hash-soundness", "hit-is-a-prefix", "index", _hit_is_prefix),
     check("lookup", "lookup", "hash-soundness", "hit-is-proper", "", _hit_is_proper),
     check("lookup", "lookup", "window-kept", "hit-spans-the-window", "index", _hit_spans_window),
+    check("worker", "lookup", "published-is-written", "hit-is-written", "index", _hit_is_written, care=True),
+    check(
+        "worker",
+        "execute",
+        "published-is-written",
+        "step-reads-what-is-written",
+        "request index",
+        _step_reads,
+        care=True,
+    ),
+    check("worker", "leave", "published-is-written", "dropped-blocks-stay-unwritten", "index", _dropped),
     check("keys", "state", "salt-isolation", "salts-are-apart", "request index request index", _isolated),
 )
 """Every check."""

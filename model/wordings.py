@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from slotproof.model.algebra import Bool, Int, both, negate
+from slotproof.model.algebra import Bool, Int, both, either, negate, within
 from slotproof.model.allocate_slots import Ask
 from slotproof.model.caller import Outcome
-from slotproof.model.state import RUNNING, State
+from slotproof.model.state import NULL_BLOCK, RUNNING, State
 from slotproof.model.statements import Check, Part, check, promised, waits
+from slotproof.model.worker import arrives, is_written
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,12 @@ def _admission(s: State, r: Int, ask: Ask, o: Outcome) -> Part:
 def _is_chunk(s: State, r: Int, ask: Ask) -> Bool:
     chunk = both(s.status(r) == RUNNING, s.computed(r) + ask.new <= s.num_tokens(r))
     return both(chunk, negate(ask.must_fit), promised(s, r))
+
+
+def _adopts_unwritten(s: State, r: Int, ask: Ask, o: Outcome, i: Int) -> Part:
+    b = ask.hits.at(i)
+    adopted = both(o.granted, within(0, i, ask.hits.num), b != NULL_BLOCK)
+    return Part(adopted, either(is_written(s, b), arrives(s, b)))
 
 
 def _with_lookahead(s: State, r: Int, ask: Ask, o: Outcome) -> Part:
@@ -91,6 +98,14 @@ ALLOWANCES = {
             "blocks may be reserved for others when a chunk is scheduled",
             check("stage 2", "allocate", "admission-suffices", "chunk-with-reserve", "", _with_reserve),
             "full",
+        ),
+        Allowance(
+            "drop",
+            "published-is-written",
+            "a request may leave after it was scheduled and before the step runs, its hashes left behind",
+            check(
+                "worker", "allocate", "published-is-written", "adopted-is-written", "index", _adopts_unwritten
+            ),
         ),
     )
 }

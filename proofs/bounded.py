@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import product
 from typing import Any
 
@@ -23,6 +24,7 @@ from slotproof.impl.protocol import (
     Complete,
     Config,
     EvictBlocks,
+    Execute,
     Finish,
     Preempt,
     RemoveSkipped,
@@ -31,7 +33,7 @@ from slotproof.impl.protocol import (
 from slotproof.model.algebra import Bool, both, implies, negate, numbers
 from slotproof.model.allocate_slots import Ask
 from slotproof.model.caller import ACTIONS, Outcome
-from slotproof.model.invariants import LEDGER, STEPWISE
+from slotproof.model.invariants import LEDGER, STEPWISE, WRITTEN
 from slotproof.model.prefix_cache import get_computed_blocks, hits_for
 from slotproof.model.rules import Rules
 from slotproof.model.state import State
@@ -43,7 +45,7 @@ CORE = ("add_request", "allocate", "complete", "preempt", "finish")
 """What every engine does."""
 LOADS = ("cache_blocks",)
 """With these, allocations may ask for external tokens."""
-RARE = ("evict_blocks", "remove_skipped", "reset_prefix_cache")
+RARE = ("evict_blocks", "execute", "remove_skipped", "reset_prefix_cache")
 MAX_LOOKAHEAD = 3
 
 
@@ -82,6 +84,18 @@ class Turn:
     outcomes: dict[str, Outcome]
     after: State
     stuck: tuple[z3.BoolRef, ...]
+    earlier: Turn | None
+    arguments: dict[str, dict[str, Any]]
+    """What each action would be given, by name."""
+
+    @cached_property
+    def careful(self) -> Bool:
+        """The caller took care in this call and in all before (`Action.care`)."""
+        taken = [
+            implies(self.is_action(name), both(*ACTIONS[name].care(self.before, **arguments).values()))
+            for name, arguments in self.arguments.items()
+        ]
+        return both(True if self.earlier is None else self.earlier.careful, *taken)
 
     @property
     def carried_out(self) -> z3.BoolRef:
@@ -121,7 +135,7 @@ class Search:
         """One call more. Raises TimeoutError if the time is not enough."""
         read = self._read
         with numbers(lambda value: z3.BitVecVal(value, read.sizes.bits)):
-            turn = _turn(read, self._state, self.config, self._bounds, len(self._turns) + 1)
+            turn = _turn(read, self._state, self.config, self._bounds, self._turns)
             self._turns.append(turn)
             reached = as_term(self._goal(read, turn))
             solver = _sat_solver(seconds, self._bounds.seed)
@@ -163,12 +177,14 @@ def breaks(statements: Iterable[str], more: tuple[Check, ...] = ()) -> Goal:
 
     def broken(read: Tables, turn: Turn) -> z3.BoolRef:
         parts = []
-        for invariant in (*STEPWISE, *LEDGER):
+        for invariant in (*STEPWISE, *LEDGER, *WRITTEN):
             if invariant.statement in wanted:
+                chosen = turn.careful if invariant in WRITTEN else True
                 for values in _values(read, invariant.variables):
-                    parts.append(as_term(negate(invariant.holds(turn.after, *values))))
+                    parts.append(as_term(both(chosen, negate(invariant.holds(turn.after, *values)))))
         for check in checks:
-            for chosen, arguments in _about(read, turn, check.about):
+            for made, arguments in _about(read, turn, check.about):
+                chosen = both(made, turn.careful) if check.care else made
                 for values in _values(read, check.variables):
                     part = check.part(*arguments, *values)
                     parts.append(as_term(both(chosen, part.given, negate(part.claim))))
@@ -197,6 +213,14 @@ def _about(read: Tables, turn: Turn, about: str) -> list[tuple[Bool, tuple[Any, 
     if about == "allocate":
         outcome = turn.outcomes["allocate"]
         return [(turn.is_action("allocate"), (turn.before, turn.request, turn.ask, outcome))]
+    if about == "execute":
+        return [
+            (turn.is_action(name), (turn.before, turn.outcomes[name]))
+            for name in turn.outcomes
+            if name == about
+        ]
+    if about == "complete":
+        return [(turn.is_action(about), (turn.before, turn.request, turn.outcomes[about]))]
     names = LEAVING if about == "leave" else tuple(n for n in turn.outcomes if n not in NOT_OTHER)
     return [
         (
@@ -226,8 +250,9 @@ def _sat_solver(seconds: float, seed: int) -> z3.Solver:
     return solver
 
 
-def _turn(read: Tables, s: State, config: Config, bounds: Bounds, depth: int) -> Turn:
+def _turn(read: Tables, s: State, config: Config, bounds: Bounds, turns: list[Turn]) -> Turn:
     read.stuck.clear()
+    depth = len(turns) + 1
     length = config.max_model_len
     actions = bounds.actions
     action = read.fresh("action", 0, len(actions) - 1)
@@ -255,9 +280,9 @@ def _turn(read: Tables, s: State, config: Config, bounds: Bounds, depth: int) ->
         **{name: flags[name] for name in ("delay_cache", "must_fit", "has_scheduled", "skip_zeroing")},
     )
     outcomes: dict[str, Outcome] = {}
+    given = {name: _arguments(name, r, ask, amounts) for name in actions}
     after = s
-    for number, name in enumerate(actions):
-        arguments = _arguments(name, r, ask, amounts)
+    for number, (name, arguments) in enumerate(given.items()):
         chosen = action == number
         for condition in ACTIONS[name].contract(s, **arguments).values():
             read.facts.append(as_term(implies(chosen, condition)))
@@ -268,7 +293,8 @@ def _turn(read: Tables, s: State, config: Config, bounds: Bounds, depth: int) ->
 
         after = read.when(chosen, effect, after)
     _arrive_in_order(read, s, action == actions.index("add_request"), r)
-    return Turn(s, action, actions, r, amounts, ask, outcomes, after, tuple(read.stuck))
+    earlier = turns[-1] if turns else None
+    return Turn(s, action, actions, r, amounts, ask, outcomes, after, tuple(read.stuck), earlier, given)
 
 
 def _arguments(name: str, r: Any, ask: Ask, amounts: dict[str, Any]) -> dict[str, Any]:
@@ -276,7 +302,7 @@ def _arguments(name: str, r: Any, ask: Ask, amounts: dict[str, Any]) -> dict[str
         return {"request": r, "ask": ask}
     if name == "evict_blocks":
         return {"named": lambda b: amounts["named"][b]}
-    if name == "reset_prefix_cache":
+    if name in ("execute", "reset_prefix_cache"):
         return {}
     counts = {"add_request": ("num_tokens",), "complete": ("processed", "rejected", "sampled")}
     return {"request": r} | {count: amounts[count] for count in counts.get(name, ())}
@@ -321,6 +347,8 @@ def _read_back(model: z3.ModelRef, read: Tables, turns: list[Turn], config: Conf
         elif name == "evict_blocks":
             named = turn.amounts["named"]
             calls.append(EvictBlocks(tuple(b for b in range(config.num_blocks) if value(named[b]))))
+        elif name == "execute":
+            calls.append(Execute())
         elif name == "reset_prefix_cache":
             calls.append(ResetPrefixCache())
         else:

@@ -22,6 +22,7 @@ from slotproof.impl.protocol import (
     Complete,
     Config,
     EvictBlocks,
+    Execute,
     Finish,
     Preempt,
     RemoveSkipped,
@@ -107,6 +108,7 @@ def _makers(running: Running) -> list[tuple[int, Maker, list[int]]]:
         (4 if len(alive) < 3 else 2 if len(alive) < LIVE_REQUESTS else 0, _add_request, []),
         (12 if waits else 0, _admit, waits),
         (10 if room else 0, _advance, room),
+        (6 if running.read.ghosts and any(s.unwritten(r) > 0 for r in runs) else 0, _execute, []),
         (9 if in_flight else 0, _complete, in_flight),
         (4 if by_status[LOADING] else 0, _cache_blocks, by_status[LOADING]),
         (2 if alive else 0, _finish, alive),
@@ -244,6 +246,11 @@ def _complete(running: Running, digits: Digits, options: list[int]) -> Call:
     sampled = digits.amount(most) if most > 0 and digits.below(8) else 0
     token = 1 + digits.below(2)
     return Complete(request=r, processed=processed, rejected=rejected, sampled=(token,) * sampled)
+
+
+def _execute(running: Running, digits: Digits, _: list[int]) -> Call:
+    """The step runs. Only who keeps the ghosts sees it, and no allocator is asked."""
+    return Execute()
 
 
 def _cache_blocks(running: Running, digits: Digits, options: list[int]) -> Call:

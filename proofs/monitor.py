@@ -13,7 +13,7 @@ from typing import Any
 
 from slotproof.impl.protocol import Call, Config
 from slotproof.model.caller import Outcome
-from slotproof.model.invariants import LEDGER, STEPWISE, Invariant
+from slotproof.model.invariants import LEDGER, STEPWISE, WRITTEN, Invariant
 from slotproof.model.prefix_cache import get_computed_blocks
 from slotproof.model.rules import Rules
 from slotproof.model.running import Running, Stuck
@@ -59,16 +59,19 @@ class Monitor:
         """
         before = self.running.state
         name, fields = call_fields(call)
+        careful = self.running.is_careful(name, **fields) and not list(self._broken(before, WRITTEN))
         try:
             outcome = self.running.step(name, **fields)
         except Stuck as stuck:
             return [Violation("no-rollback", f"{stuck.what} cannot fail", "stage 3", name)]
         self.reached.add(f"call {name}")
+        if careful:
+            self.reached.add(f"care {name}")
         return [
-            *self._invariants(outcome.state),
-            *self._checks("state", (outcome.state,)),
-            *self._lookups(outcome.state),
-            *self._call(name, fields, before, outcome),
+            *self._invariants(outcome.state, (*STEPWISE, *LEDGER, *(WRITTEN if careful else ()))),
+            *self._checks("state", (outcome.state,), careful),
+            *self._lookups(outcome.state, careful),
+            *self._call(name, fields, before, outcome, careful),
         ]
 
     def _begin_step(self, step: str, state: State) -> None:
@@ -76,8 +79,8 @@ class Monitor:
         if witness not in self.reached and not list(self._broken(state, STEPWISE)):
             self.reached.add(witness)
 
-    def _invariants(self, s: State) -> Iterator[Violation]:
-        for invariant, detail in self._broken(s, (*STEPWISE, *LEDGER)):
+    def _invariants(self, s: State, invariants: tuple[Invariant, ...]) -> Iterator[Violation]:
+        for invariant, detail in self._broken(s, invariants):
             yield Violation(invariant.statement, invariant.name, INVARIANT, detail)
 
     def _broken(self, s: State, invariants: tuple[Invariant, ...]) -> Iterator[tuple[Invariant, str]]:
@@ -88,28 +91,32 @@ class Monitor:
                     break
 
     def _call(
-        self, name: str, fields: dict[str, Any], before: State, outcome: Outcome
+        self, name: str, fields: dict[str, Any], before: State, outcome: Outcome, careful: bool
     ) -> Iterator[Violation]:
         if outcome.answer is not None:
             about = (before, fields["request"], outcome.answer.ask, outcome)
-            yield from self._checks("allocate", about)
+            yield from self._checks("allocate", about, careful)
             return
+        if name == "execute":
+            yield from self._checks("execute", (before, outcome), careful)
+        if name == "complete":
+            yield from self._checks("complete", (before, fields["request"], outcome), careful)
         if name in LEAVING:
-            yield from self._checks("leave", (before, fields["request"], outcome))
+            yield from self._checks("leave", (before, fields["request"], outcome), careful)
         if name not in NOT_OTHER:
             r = fields["request"] if name in GIVES_BACK else NOBODY
-            yield from self._checks("other", (before, r, outcome))
+            yield from self._checks("other", (before, r, outcome), careful)
 
-    def _lookups(self, s: State) -> Iterator[Violation]:
+    def _lookups(self, s: State, careful: bool) -> Iterator[Violation]:
         if not s.engine.enable_caching:
             return
         for r in self.running.requests:
             if waits(s, r) and s.computed(r) == 0:
-                yield from self._checks("lookup", (s, r, get_computed_blocks(s, r)))
+                yield from self._checks("lookup", (s, r, get_computed_blocks(s, r)), careful)
 
-    def _checks(self, about: str, arguments: tuple[Any, ...]) -> Iterator[Violation]:
+    def _checks(self, about: str, arguments: tuple[Any, ...], careful: bool) -> Iterator[Violation]:
         for check in self._watched:
-            if check.about == about:
+            if check.about == about and (careful or not check.care):
                 yield from self._check(check, arguments)
 
     def _check(self, check: Check, arguments: tuple[Any, ...]) -> Iterator[Violation]:

@@ -34,7 +34,7 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
     "holder_index": ("block", "reference"),
 }
 """What the arguments of a field are; of the others, a block or a request."""
-_OF_REQUEST = ("length", "first", "num_cached", "status", "num_tokens", "computed", "in_flight")
+_OF_REQUEST = ("length", "first", "num_cached", "status", "num_tokens", "computed", "in_flight", "unwritten")
 _DEFAULT: dict[str, Any] = {"rank": -1, "held_rank": -1, "evicted_idle": False}
 
 

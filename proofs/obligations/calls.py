@@ -17,7 +17,7 @@ from slotproof.model.allocate_slots import Ask
 from slotproof.model.attention import skipped_tokens
 from slotproof.model.caller import ACTIONS, Outcome
 from slotproof.model.engine import Engine
-from slotproof.model.invariants import LEDGER, STEPWISE
+from slotproof.model.invariants import LEDGER, STEPWISE, WRITTEN, Invariant
 from slotproof.model.prefix_cache import Hits, get_computed_blocks, hits_for
 from slotproof.model.rules import Rules
 from slotproof.model.state import State
@@ -34,7 +34,7 @@ from slotproof.model.statements import (
     waits,
 )
 from slotproof.proofs.obligations import arithmetic
-from slotproof.proofs.obligations.claims import as_term, of_state
+from slotproof.proofs.obligations.claims import Claim, as_term, of_state
 from slotproof.proofs.obligations.loops import end_of_loop
 from slotproof.proofs.obligations.obligation import Obligation, mentions
 from slotproof.proofs.obligations.symbols import SLIDING_WINDOW, Symbols
@@ -60,8 +60,9 @@ def _state(kind: str, rules: Rules) -> tuple[Symbols, State]:
     return read, s
 
 
-def _make(name: str, kind: str, rules: Rules, undisturbed: bool = False) -> Made:
-    """The call, from any state that satisfies every invariant, within its contract."""
+def _make(name: str, kind: str, rules: Rules, undisturbed: bool = False, careful: bool = False) -> Made:
+    """The call, from any state that satisfies every invariant, within its contract; `careful`: with care,
+    and from a state that came about with care."""
     read, s = _state(kind, rules)
     r, ask = z3.Int("request"), None
     arguments: dict[str, Any] = {"request": r}
@@ -74,12 +75,15 @@ def _make(name: str, kind: str, rules: Rules, undisturbed: bool = False) -> Made
         arguments["ask"] = ask
     elif name == "evict_blocks":
         arguments = {"named": z3.Function("named", z3.IntSort(), z3.BoolSort())}
-    elif name in ("reset_prefix_cache", "take_new_block_ids"):
+    elif name in ("execute", "reset_prefix_cache", "take_new_block_ids"):
         arguments = {}
     if undisturbed and kind == SLIDING_WINDOW:
         read.alone = True
         read.assume(alone(s, r))
     read.assume(*ACTIONS[name].contract(s, **arguments).values())
+    if careful:
+        read.assume(*ACTIONS[name].care(s, **arguments).values())
+        read.assume(*(of_state(invariant, s).assumed() for invariant in WRITTEN))
     return Made(read, s, r, ask, ACTIONS[name].apply(s, **arguments))
 
 
@@ -115,11 +119,12 @@ def call(name: str, kind: str, rules: Rules) -> Iterator[Obligation]:
         )
     for invariant in LEDGER:
         claim = of_state(invariant, made.outcome.state)
+        sight = _at_the_writer(made, claim) if claim.arity == 2 else ()
         yield Obligation(
-            f"{name}: {claim.name}", claim.statement, kind, "caller", witness, known, claim.goal()
+            f"{name}: {claim.name}", claim.statement, kind, "caller", witness, (*known, *sight), claim.goal()
         )
     for check in CHECKS:
-        here = check.about == name or (check.about == "leave" and name in LEAVING)
+        here = _is_about(check, name) and not check.care
         if here and not check.name.startswith(LATER_CHUNK):
             yield from _checked(check, made, kind, known)
         elif check.about == "other" and name not in NOT_OTHER:
@@ -147,10 +152,57 @@ def later_chunk(kind: str, rules: Rules) -> Iterator[Obligation]:
             yield from _checked(check, made, kind, known)
 
 
+def with_care(name: str, kind: str, rules: Rules) -> Iterator[Obligation]:
+    """A call of a caller with care keeps what is published, and what is computed, written."""
+    made = _make(name, kind, rules, careful=True)
+    known = (*made.read.assumed, *_lemmas(made))
+    for invariant in WRITTEN:
+        claim = of_state(invariant, made.outcome.state)
+        yield Obligation(
+            f"{name} with care: {claim.name}",
+            claim.statement,
+            kind,
+            "worker",
+            f"care {name}",
+            (*known, *_at_the_writer(made, claim, *WRITTEN)),
+            claim.goal(),
+        )
+    for check in CHECKS:
+        if check.care and _is_about(check, name):
+            yield from _checked(check, made, kind, known)
+
+
+def _is_about(check: Check, name: str) -> bool:
+    return check.about == name or (check.about == "leave" and name in LEAVING)
+
+
+def _at_the_writer(made: Made, claim: Claim, *more: Invariant) -> Iterator[z3.BoolRef]:
+    """The invariants, and `more` of the state before, at the entry that a claim is about, and at the entry
+    that its block was taken for."""
+    s, r, t, answer = made.before, made.request, made.outcome.state, made.outcome.answer
+    states = (s, t) if answer is None else (s, answer.released, answer.committed, t)
+    values = tuple(claim.values())
+    block = values[0] if claim.arity == 1 else t.table(*values)
+    places = [values] if claim.arity == 2 else []
+    for state in states:
+        index = state.writer_index(block)
+        places += [(state.writer_request(block), index), (r, index)]
+    at = {
+        ("block",): [(block,)],
+        ("request",): [(request,) for request, _ in dict.fromkeys(places)],
+        ("request", "index"): list(dict.fromkeys(places)),
+    }
+    for state in states:
+        for invariant in (*STEPWISE, *LEDGER, *more) if state is s else STEPWISE:
+            for where in at.get(invariant.variables, ()):
+                yield as_term(invariant.holds(state, *where))
+
+
 def _checked(check: Check, made: Made, kind: str, known: tuple[z3.BoolRef, ...]) -> Iterator[Obligation]:
     values = _values(check)
-    about = (made.before, made.request, made.ask, made.outcome)
-    part = check.part(*(x for x in about if x is not None), *values)
+    asked = () if check.about == "execute" else (made.request,)
+    asked += () if made.ask is None else (made.ask,)
+    part = check.part(made.before, *asked, made.outcome, *values)
     hints = (as_term(fact) for fact in _instances(check, made, values))
     yield from _obligation(check, part, kind, (*known, *hints))
 
@@ -226,4 +278,5 @@ def lookup(kind: str, rules: Rules) -> Iterator[Obligation]:
             values = _values(check)
             sight = (fact for value in values for fact in mentions(hits.at(value) == 0))
             part = check.part(s, r, hits, *values)
-            yield from _obligation(check, part, kind, (*read.assumed, *sight))
+            with_care = (of_state(invariant, s).assumed() for invariant in WRITTEN if check.care)
+            yield from _obligation(check, part, kind, (*read.assumed, *with_care, *sight))

@@ -44,7 +44,11 @@ class Claim:
 
     def goal(self) -> z3.BoolRef:
         """The claim for one unknown value of each variable: what has to be shown."""
-        return as_term(self.body(*(z3.Int(f"{self.name}?{n}") for n in range(self.arity))))
+        return as_term(self.body(*self.values()))
+
+    def values(self) -> list[z3.ArithRef]:
+        """The values that `goal` is about."""
+        return [z3.Int(f"{self.name}?{n}") for n in range(self.arity)]
 
 
 def _is_pattern(term: z3.ExprRef) -> bool:

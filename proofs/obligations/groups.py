@@ -32,6 +32,8 @@ def _of_kind(kind: str) -> Iterator[Group]:
     yield Group("later-chunk", kind, partial(calls.later_chunk, kind))
     for name in sorted(ACTIONS, key=lambda action: action != "allocate"):
         yield Group(name, kind, partial(calls.call, name, kind))
+    for name in ACTIONS:
+        yield Group(f"{name} with care", kind, partial(calls.with_care, name, kind))
     for name in LOOPS:
         yield Group(f"{name}-loop", kind, partial(steps.loop_step, name, kind))
     for name in steps.STEPS:

@@ -10,7 +10,7 @@ import z3
 from slotproof.model.algebra import both, ite, within
 from slotproof.model.allocate_slots import is_idle_hit
 from slotproof.model.caller import add_request, add_request_contract, complete, complete_contract
-from slotproof.model.invariants import LEDGER, STEPWISE
+from slotproof.model.invariants import LEDGER, STEPWISE, WRITTEN
 from slotproof.model.pool import (
     clear_table,
     evict_blocks,
@@ -99,7 +99,7 @@ def initial_state(kind: str, rules: Rules) -> Iterator[Obligation]:
     """The idle pool satisfies every invariant."""
     read = Symbols(kind, rules)
     s = initial(read.engine)
-    for invariant in (*STEPWISE, *LEDGER):
+    for invariant in (*STEPWISE, *LEDGER, *WRITTEN):
         claim = of_state(invariant, s)
         yield Obligation(
             f"initial: {claim.name}", claim.statement, kind, "pool", "", tuple(read.assumed), claim.goal()
