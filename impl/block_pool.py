@@ -50,6 +50,20 @@ class BlockPool:
         """The block cached earliest, among those that still hold this content; None if none does."""
         return self._cached.get(block_hash)
 
+    def get_cached_prefix(self, block_hashes: Iterable[bytes]) -> list[int]:
+        """The cached blocks of these hashes, up to the first that has none."""
+        blocks: list[int] = []
+        for block in map(self._cached.get, block_hashes):
+            if block is None:
+                break
+            blocks.append(block)
+        return blocks
+
+    def uncached(self, blocks: Sequence[int]) -> list[int]:
+        """Those of the named blocks, ids of this pool or not, that are not in the prefix cache."""
+        known, block_hash = self.num_blocks, self.block_hash
+        return [block for block in blocks if not 0 <= block < known or block_hash[block] is None]
+
     def get_new_blocks(self, num_blocks: int) -> list[int]:
         """Take blocks from the front of the free queue; they lose their hashes (popping evicts).
 
@@ -67,13 +81,16 @@ class BlockPool:
             ref_cnt[block] = 1
         return blocks
 
-    def touch(self, blocks: Iterable[int]) -> None:
-        """Add one reference to each block; an idle one leaves the free queue. Ids are in range."""
+    def touch(self, blocks: Sequence[int]) -> None:
+        """Add one reference to each block of a hit; an idle one leaves the free queue. Ids are in range."""
         ref_cnt = self.ref_cnt
+        idle: list[int] = []
         for block in blocks:
-            if ref_cnt[block] == 0:
-                self.free_queue.remove(block)
-            ref_cnt[block] += 1
+            count = ref_cnt[block]
+            ref_cnt[block] = count + 1
+            if count == 0:
+                idle.append(block)
+        self.free_queue.remove_n(idle)
 
     def free_blocks(self, ordered_blocks: Sequence[int]) -> None:
         """`release`, for blocks of the caller's own choice.

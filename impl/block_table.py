@@ -7,8 +7,6 @@ from collections.abc import Sequence
 
 import torch
 
-_NO_BLOCKS: tuple[int, ...] = ()
-
 
 class BlockTable:
     """The block tables of all requests of one attention group, a row of the tensor for each.
@@ -30,24 +28,25 @@ class BlockTable:
         )
         """int32 [requests, blocks]. Entries past the end of a table, and rows without one, mean nothing.
         Growing replaces the tensor: take it from `commit` anew each step."""
-        self._tables: list[Sequence[int]] = []
+        self.tables: list[list[int]] = []
         self._free_rows: list[int] = []
         self._changes: list[tuple[int, int, int]] = []
+        self._appended: list[tuple[Sequence[int], Sequence[int]]] = []
 
-    def add_row(self, blocks: Sequence[int]) -> int:
+    def add_row(self, blocks: list[int]) -> int:
         """Give a table a row; `blocks` stays the caller's, who names its changes with `mark`."""
         if self._free_rows:
             row = self._free_rows.pop()
-            self._tables[row] = blocks
+            self.tables[row] = blocks
         else:
-            row = len(self._tables)
-            self._tables.append(blocks)
+            row = len(self.tables)
+            self.tables.append(blocks)
         self.mark(row, 0, len(blocks))
         return row
 
     def remove_row(self, row: int) -> None:
         """Forget a table; its row goes to the next one that is added."""
-        self._tables[row] = _NO_BLOCKS
+        self.tables[row] = []
         self._free_rows.append(row)
 
     def mark(self, row: int, start: int, end: int) -> None:
@@ -55,17 +54,26 @@ class BlockTable:
         if start < end:
             self._changes.append((row, start, end))
 
+    def append_each(self, rows: Sequence[int], ends: Sequence[int], blocks: Sequence[int]) -> None:
+        """Append a block to each of these tables, and mark it. `ends` are their lengths before."""
+        for _ in map(list.append, map(self.tables.__getitem__, rows), blocks):
+            pass  # tables lie far apart: without bytecode in between, waits for memory overlap
+        self._appended.append((rows, ends))
+
     def commit(self) -> torch.Tensor:
         """Send the changes of this step; the tensor as work that is queued from now on finds it.
 
         Values are read only now. So an entry that was marked twice is sent twice with the same value,
         and the order in which the device writes does not matter.
         """
+        for appended_rows, ends in self._appended:
+            self._changes += [(row, end, end + 1) for row, end in zip(appended_rows, ends, strict=True)]
+        self._appended.clear()
         if not self._changes:
             return self.tensor
         rows, columns, values = array("i"), array("i"), array("i")
         for row, start, end in self._changes:
-            changed = self._tables[row][start:end]
+            changed = self.tables[row][start:end]
             rows.extend([row] * len(changed))
             columns.extend(range(start, start + len(changed)))
             values.extend(changed)

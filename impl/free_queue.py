@@ -2,68 +2,82 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 
 
 class FreeQueue:
-    """A doubly linked list over block ids, in two flat lists of integers.
+    """Two parts, taken one after the other: in front a stack, behind it a queue.
 
-    A block is taken from the front; a cache hit leaves from the middle, in constant time. The links of
-    a block that is not free are stale: the caller knows which blocks are free (`ref_cnt` 0).
+    Blocks that are good for nothing but reuse come back to the front. Cached ones go to the tail, and a hit
+    may take them out from anywhere: the block's entry stays behind, and is passed over when its turn comes.
+    As a block comes back at the end only, its entries that count for nothing precede the one that counts.
+    So every operation works in bulk, and takes constant time for each block (on average: once as many
+    entries as there are blocks have been left behind, they are swept out).
 
     Args:
         num_blocks: Ids are `0 .. num_blocks - 1`; all but block 0, the null block, start free, in order.
     """
 
     def __init__(self, num_blocks: int) -> None:
-        # Entry num_blocks of both lists is the end that closes the ring: its next is the front.
-        self._end = num_blocks
-        self._next = [*range(1, num_blocks + 1), 0]
-        self._prev = [num_blocks, *range(num_blocks)]
-        self.num_free_blocks = num_blocks
+        self._front = list(range(num_blocks - 1, 0, -1))  # the last one is taken first
+        self._tail: deque[int] = deque()
+        self._left_behind = [
+            0
+        ] * num_blocks  # by block, how many of its entries in the tail count for nothing
+        self._num_left_behind = 0
+        self.num_free_blocks = num_blocks - 1
         """How many blocks are free."""
-        self.remove(0)
 
     def __iter__(self) -> Iterator[int]:
         """Free blocks, next to be taken first."""
-        block = self._next[self._end]
-        while block != self._end:
-            yield block
-            block = self._next[block]
+        yield from reversed(self._front)
+        yield from self._entries_that_count()
 
     def popleft_n(self, count: int) -> list[int]:
         """Take `count` blocks from the front; the caller has checked that there are as many."""
-        following = self._next
-        block = self._end
-        taken = [block := following[block] for _ in range(count)]
-        front = following[block]
-        following[self._end] = front
-        self._prev[front] = self._end
+        start = max(len(self._front) - count, 0)
+        taken = self._front[start:]
+        del self._front[start:]
+        taken.reverse()
+        left_behind = self._left_behind
+        while len(taken) < count:
+            block = self._tail.popleft()
+            if left_behind[block]:
+                left_behind[block] -= 1
+                self._num_left_behind -= 1
+            else:
+                taken.append(block)
         self.num_free_blocks -= count
         return taken
 
-    def remove(self, block: int) -> None:
-        """Take a free block out from wherever it is."""
-        before, after = self._prev[block], self._next[block]
-        self._next[before] = after
-        self._prev[after] = before
-        self.num_free_blocks -= 1
+    def remove_n(self, blocks: Sequence[int]) -> None:
+        """Take blocks out from wherever they are in the tail: each was appended and is free."""
+        left_behind = self._left_behind
+        for block in blocks:
+            left_behind[block] += 1
+        self._num_left_behind += len(blocks)
+        self.num_free_blocks -= len(blocks)
+        if self._num_left_behind > len(left_behind):
+            self._tail = deque(self._entries_that_count())
+            self._left_behind = [0] * len(left_behind)
+            self._num_left_behind = 0
 
     def prepend_n(self, blocks: Sequence[int]) -> None:
         """Put blocks at the front, the first of them to be taken first."""
-        self._insert(self._end, blocks)
+        self._front.extend(reversed(blocks))
+        self.num_free_blocks += len(blocks)
 
     def append_n(self, blocks: Sequence[int]) -> None:
         """Put blocks at the tail, in order."""
-        self._insert(self._prev[self._end], blocks)
-
-    def _insert(self, before: int, blocks: Sequence[int]) -> None:
-        following, preceding = self._next, self._prev
-        after = following[before]
-        for block in blocks:
-            following[before] = block
-            preceding[block] = before
-            before = block
-        following[before] = after
-        preceding[after] = before
+        self._tail.extend(blocks)
         self.num_free_blocks += len(blocks)
+
+    def _entries_that_count(self) -> Iterator[int]:
+        """The blocks of the tail, in order."""
+        left_behind = self._left_behind.copy()
+        for block in self._tail:
+            if left_behind[block]:
+                left_behind[block] -= 1
+            else:
+                yield block

@@ -116,12 +116,36 @@ class KVCacheCoordinator(ABC):
 
 
 class UnitaryKVCacheCoordinator(KVCacheCoordinator):
-    """One attention group: its hit is the hit."""
+    """One attention group: its answers are the answers. Every decode comes by: it is asked directly."""
+
+    def __init__(self, block_pool: BlockPool, manager: SingleTypeKVCacheManager) -> None:
+        super().__init__(block_pool, (manager,))
+        self._manager = manager
 
     def find_longest_cache_hit(
         self, block_hashes: Sequence[bytes], max_length: int
     ) -> tuple[KVCacheBlocks, int]:
         """See `KVCacheCoordinator`."""
-        (manager,) = self.single_type_managers
-        hit = manager.find_longest_cache_hit(block_hashes, max_length)
-        return (hit,), len(hit) * manager.block_size
+        hit = self._manager.find_longest_cache_hit(block_hashes, max_length)
+        return (hit,), len(hit) * self._manager.block_size
+
+    def get_num_blocks_to_allocate(
+        self,
+        request_id: str,
+        num_tokens: int,
+        new_computed_blocks: KVCacheBlocks,
+        total_computed_tokens: int,
+        apply_admission_cap: bool = False,
+    ) -> int:
+        """See `KVCacheCoordinator`."""
+        return self._manager.get_num_blocks_to_allocate(
+            request_id, num_tokens, new_computed_blocks[0], total_computed_tokens, apply_admission_cap
+        )
+
+    def remove_skipped_blocks(self, request_id: str, processed_computed_tokens: int) -> None:
+        """See `KVCacheCoordinator`."""
+        self._manager.remove_skipped_blocks(request_id, processed_computed_tokens)
+
+    def cache_blocks(self, request: Request, num_computed_tokens: int) -> None:
+        """See `KVCacheCoordinator`."""
+        self._manager.cache_blocks(request, num_computed_tokens)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import numpy as np
 import torch
 
 from slotproof.impl.block_pool import NULL_BLOCK, BlockPool
 from slotproof.impl.block_table import BlockTable
+from slotproof.impl.decode_batch import BatchSlots, DecodeBatch
 from slotproof.impl.errors import AllocatorError
 from slotproof.impl.kv_cache_coordinator import KVCacheBlocks, UnitaryKVCacheCoordinator
 from slotproof.impl.protocol import Config
@@ -54,7 +56,7 @@ class KVCacheManager:
                 max_model_len=config.max_model_len,
                 max_in_flight_tokens=config.max_in_flight_tokens,
             )
-        self.coordinator = UnitaryKVCacheCoordinator(self.block_pool, (manager,))
+        self.coordinator = UnitaryKVCacheCoordinator(self.block_pool, manager)
         self.empty_kv_cache_blocks: KVCacheBlocks = ((),)
 
     @property
@@ -183,6 +185,61 @@ class KVCacheManager:
             coordinator.cache_blocks(request, min(num_tokens_main_model, request.num_tokens))
         return new_blocks
 
+    def decode_batch(self, requests: Sequence[Request] = ()) -> DecodeBatch:
+        """Running requests as `allocate_slots_batch` takes them; build it once, and keep it up.
+
+        Raises:
+            AllocatorError: one does not run, or is named twice.
+        """
+        (group,) = self.coordinator.single_type_managers
+        return DecodeBatch(group, requests)
+
+    def allocate_slots_batch(self, batch: DecodeBatch) -> BatchSlots:
+        """`allocate_slots(request, 1)` for the requests of a batch, in order, until one is refused.
+
+        All blocks are taken before any is published, where calls in order take turns. The outcome is the
+        same: what is taken was free, what is published is held, and hits are looked up by neither.
+
+        Raises:
+            AllocatorError: a request was freed since it was added, or has no token left to compute; nothing
+                has changed.
+        """
+        (group,) = self.coordinator.single_type_managers
+        if not isinstance(group, FullAttentionManager):
+            return self._allocate_one_by_one(batch)
+        batch.check(self.max_model_len)
+        rows, num_computed_tokens = batch.rows, batch.num_computed_tokens
+
+        # Stages 0 and 1 have nothing to do: nobody is admitted, and full attention gives nothing back.
+        # Stage 2: count. The first for whom no block is left is refused, and ends the batch.
+        indices = np.flatnonzero(num_computed_tokens >= group.counts.takes_at.take(rows))
+        num_granted, num_free = len(batch), self.block_pool.get_num_free_blocks()
+        if len(indices) > num_free:
+            num_granted, indices = int(indices[num_free]), indices[:num_free]
+            rows, num_computed_tokens = rows[:num_granted], num_computed_tokens[:num_granted]
+
+        # Stage 3: commit.
+        new_blocks = group.allocate_new_block_each(rows[indices])
+
+        # Stage 4: hashes, for final tokens only.
+        if self.enable_caching:
+            filled = np.flatnonzero(num_computed_tokens >= group.counts.fills_at.take(rows))
+            num_final_tokens = np.minimum(num_computed_tokens[filled] + 1, batch.num_tokens[filled])
+            hashes = list(map(batch.block_hashes.__getitem__, filled.tolist()))
+            group.cache_blocks_each(rows[filled], hashes, num_final_tokens // self.block_size)
+        return BatchSlots(num_granted, indices.tolist(), new_blocks)
+
+    def _allocate_one_by_one(self, batch: DecodeBatch) -> BatchSlots:
+        indices: list[int] = []
+        block_ids: list[int] = []
+        for index, request in enumerate(batch.requests):
+            new_blocks = self.allocate_slots(request, 1)
+            if new_blocks is None:
+                return BatchSlots(index, indices, block_ids)
+            indices.extend([index] * len(new_blocks[0]))
+            block_ids.extend(new_blocks[0])
+        return BatchSlots(len(batch), indices, block_ids)
+
     def cache_blocks(self, request: Request, num_computed_tokens: int) -> None:
         """Publish the blocks that the request's first `num_computed_tokens` tokens fill.
 
@@ -262,9 +319,10 @@ class KVCacheManager:
         for blocks in hit:
             if len(blocks) * self.block_size != counts["new_computed"]:
                 raise wrong(f"{len(blocks)} hit blocks for {counts['new_computed']} tokens: look it up again")
-            self.block_pool.check_ids(blocks)
-            for block in blocks:
-                if block != NULL_BLOCK and self.block_pool.block_hash[block] is None:
+            uncached = self.block_pool.uncached(blocks)
+            self.block_pool.check_ids(uncached)
+            for block in uncached:
+                if block != NULL_BLOCK:
                     raise wrong(f"hit block {block} is not cached any more: look it up again")
 
 

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from operator import getitem
+
+import numpy as np
 
 from slotproof.impl.block_pool import NULL_BLOCK, BlockPool
 from slotproof.impl.block_table import BlockTable
 from slotproof.impl.errors import AllocatorError
 from slotproof.impl.request import Request
+from slotproof.impl.row_counts import Int64s, RowCounts
 
 
 class RequestBlocks:
-    """What one request holds: its table, how many leading blocks need no more caching, its device row."""
+    """What one request holds: its table, and the row of it."""
 
-    __slots__ = ("blocks", "num_cached_blocks", "row")
+    __slots__ = ("blocks", "row")
 
-    def __init__(self, blocks: list[int], num_cached_blocks: int, row: int) -> None:
+    def __init__(self, blocks: list[int], row: int) -> None:
         self.blocks = blocks
-        self.num_cached_blocks = num_cached_blocks
         self.row = row
 
 
@@ -40,6 +43,8 @@ class SingleTypeKVCacheManager(ABC):
         self.max_admission_blocks: int | None = None
         """Most blocks that admission asks for; None where a request keeps every block."""
         self.req_to_blocks: dict[str, RequestBlocks] = {}
+        self.counts = RowCounts(block_size)
+        """Counts of the tables by their rows, for calls on many requests at once."""
         self.new_block_ids: list[int] = []
         """Blocks to zero, in the order they were taken."""
 
@@ -75,11 +80,12 @@ class SingleTypeKVCacheManager(ABC):
             num_required = min(num_required, self.max_admission_blocks)
         held = self.req_to_blocks.get(request_id)
         if held is not None:
-            return max(num_required - len(held.blocks), 0)
+            num_missing = num_required - len(held.blocks)
+            return num_missing if num_missing > 0 else 0
         num_skipped = self.get_num_skipped_tokens(total_computed_tokens) // self.block_size
         num_new = max(num_required - max(num_skipped, len(new_computed_blocks)), 0)
         ref_cnt = self.block_pool.ref_cnt
-        return num_new + sum(ref_cnt[block] == 0 for block in new_computed_blocks[num_skipped:])
+        return num_new + [ref_cnt[block] for block in new_computed_blocks[num_skipped:]].count(0)
 
     def add_local_computed_blocks(
         self, request_id: str, new_computed_blocks: Sequence[int], total_computed_tokens: int
@@ -90,7 +96,7 @@ class SingleTypeKVCacheManager(ABC):
         self.block_pool.touch(hit)
         blocks = [NULL_BLOCK] * num_skipped
         blocks.extend(hit)
-        self.req_to_blocks[request_id] = RequestBlocks(blocks, len(blocks), self.block_table.add_row(blocks))
+        self._add_table(request_id, blocks, len(blocks))
 
     def allocate_external_computed_blocks(
         self, request_id: str, total_computed_tokens: int, record_for_zeroing: bool
@@ -109,9 +115,14 @@ class SingleTypeKVCacheManager(ABC):
         """Take the blocks that are missing for `num_tokens` tokens, and return them."""
         held = self.req_to_blocks.get(request_id)
         if held is None:
-            blocks: list[int] = []
-            held = self.req_to_blocks[request_id] = RequestBlocks(blocks, 0, self.block_table.add_row(blocks))
+            held = self._add_table(request_id, [], 0)
         return self._append_new_blocks(held, num_tokens, True)
+
+    def _add_table(self, request_id: str, blocks: list[int], num_cached_blocks: int) -> RequestBlocks:
+        row = self.block_table.add_row(blocks)
+        self.counts.add(row, len(blocks), num_cached_blocks)
+        held = self.req_to_blocks[request_id] = RequestBlocks(blocks, row)
+        return held
 
     def _append_new_blocks(self, held: RequestBlocks, num_tokens: int, record_for_zeroing: bool) -> list[int]:
         end = len(held.blocks)
@@ -120,6 +131,7 @@ class SingleTypeKVCacheManager(ABC):
             return []
         new_blocks = self.block_pool.get_new_blocks(num_new)
         held.blocks.extend(new_blocks)
+        self.counts.set_num_blocks(held.row, end + num_new)
         self.block_table.mark(held.row, end, end + num_new)
         if record_for_zeroing:
             self.new_block_ids.extend(new_blocks)
@@ -133,7 +145,7 @@ class SingleTypeKVCacheManager(ABC):
         """
         num_full = num_tokens // self.block_size
         held = self.req_to_blocks.get(request.request_id)
-        if held is not None and num_full <= held.num_cached_blocks:
+        if held is not None and num_full <= (num_cached := self.counts.num_cached_of_row[held.row]):
             return
         if held is None or num_full > len(held.blocks) or num_full > len(request.block_hashes):
             raise AllocatorError(
@@ -141,9 +153,9 @@ class SingleTypeKVCacheManager(ABC):
                 f"{len(held.blocks) if held else 0} blocks and {len(request.block_hashes)} hashes "
                 f"of {self.block_size} tokens"
             )
-        new = slice(held.num_cached_blocks, num_full)
+        new = slice(num_cached, num_full)
         self.block_pool.cache_full_blocks(held.blocks[new], request.block_hashes[new])
-        held.num_cached_blocks = num_full
+        self.counts.set_num_cached_blocks(held.row, num_full)
 
     def remove_skipped_blocks(self, request_id: str, processed_computed_tokens: int) -> None:
         """Release the blocks whose tokens are all skipped, and put the null block in their place.
@@ -174,6 +186,7 @@ class SingleTypeKVCacheManager(ABC):
         held = self.req_to_blocks.pop(request_id, None)
         if held is not None:
             self.block_table.remove_row(held.row)
+            self.counts.remove(held.row)
             self.block_pool.release(reversed(held.blocks))
 
     def take_new_block_ids(self) -> list[int]:
@@ -187,17 +200,56 @@ class FullAttentionManager(SingleTypeKVCacheManager):
 
     def find_longest_cache_hit(self, block_hashes: Sequence[bytes], max_length: int) -> list[int]:
         """The longest cached prefix. Hashes are chained, so it ends at the first miss."""
-        hit: list[int] = []
-        for block_hash in block_hashes[: max_length // self.block_size]:
-            block = self.block_pool.get_cached_block(block_hash)
-            if block is None:
-                break
-            hit.append(block)
-        return hit
+        return self.block_pool.get_cached_prefix(block_hashes[: max_length // self.block_size])
 
     def get_num_skipped_tokens(self, num_computed_tokens: int) -> int:
         """None."""
         return 0
+
+    def remove_skipped_blocks(self, request_id: str, processed_computed_tokens: int) -> None:
+        """None are."""
+
+    def allocate_new_block_each(self, rows: Int64s) -> list[int]:
+        """Take a block for the end of each of these tables, in order, and return them.
+
+        Args:
+            rows: int64 [tables], none of them twice.
+        """
+        counts = self.counts
+        ends = counts.takes_at[rows] // self.block_size
+        counts.takes_at[rows] += self.block_size
+        new_blocks = self.block_pool.get_new_blocks(len(rows))
+        self.block_table.append_each(rows.tolist(), ends.tolist(), new_blocks)
+        self.new_block_ids.extend(new_blocks)
+        return new_blocks
+
+    def cache_blocks_each(
+        self, rows: Int64s, block_hashes: Sequence[Sequence[bytes]], num_full_blocks: Int64s
+    ) -> None:
+        """Publish, table by table, the first blocks that are not published yet.
+
+        Args:
+            rows: int64 [tables], none of them twice.
+            block_hashes: The hashes of the requests that the tables belong to.
+            num_full_blocks: int64 [tables]: how many of their blocks are full and final.
+        """
+        counts = self.counts
+        num_cached = counts.num_cached_blocks[rows]
+        tables = list(map(self.block_table.tables.__getitem__, rows.tolist()))
+        starts, ends = num_cached.tolist(), num_full_blocks.tolist()
+        blocks: list[int] = []
+        hashes: list[bytes] = []
+        if (num_full_blocks == num_cached + 1).all():  # as good as always: one block each
+            blocks.extend(map(getitem, tables, starts))
+            hashes.extend(map(getitem, block_hashes, starts))
+        else:  # drafts have filled several, or what fills a block is not final
+            for table, of_request, start, end in zip(tables, block_hashes, starts, ends, strict=True):
+                blocks += table[start:end]
+                hashes += of_request[start:end]
+            num_full_blocks = np.maximum(num_full_blocks, num_cached)
+        self.block_pool.cache_full_blocks(blocks, hashes)
+        counts.num_cached_blocks[rows] = num_full_blocks
+        counts.fills_at[rows] = (num_full_blocks + 1) * self.block_size - 1
 
 
 class SlidingWindowManager(SingleTypeKVCacheManager):

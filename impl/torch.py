@@ -16,6 +16,7 @@ from slotproof.impl.protocol import (
     Complete,
     Config,
     EvictBlocks,
+    Execute,
     Finish,
     Preempt,
     RemoveSkipped,
@@ -33,19 +34,22 @@ class TorchAllocator:
     Args:
         config: Sizes and policy.
         device: Where the block tables live: "cpu" or "cuda".
+        batched: Make a plain decode a batch of one.
 
     Raises:
         AllocatorError: a size of `config` is too small.
     """
 
-    def __init__(self, config: Config, device: torch.device | str = "cpu") -> None:
+    def __init__(self, config: Config, device: torch.device | str = "cpu", *, batched: bool = False) -> None:
         self.manager = KVCacheManager(config, device)
         self._config = config
+        self._batched = batched
         self._requests: dict[int, Request] = {}
         self._used_ids: set[int] = set()
         self._steps: dict[type[Call], Callable[..., Result]] = {
             AddRequest: self._add_request,
             Allocate: self._allocate,
+            Execute: lambda _: Result(),
             Complete: self._complete,
             CacheBlocks: self._cache_blocks,
             RemoveSkipped: self._remove_skipped,
@@ -150,6 +154,8 @@ class TorchAllocator:
                 raise _wrong(call, "ask for new tokens, or for none with delay_cache and external ones")
             if total + max(call.new, 1) > request.num_tokens:
                 raise _wrong(call, f"{total} computed + {call.new} new of {request.num_tokens} tokens")
+        if self._batched and request.status is RequestStatus.RUNNING and call == Allocate(call.request, 1):
+            return self._decode(request)
         new_blocks = self.manager.allocate_slots(
             request,
             call.new,
@@ -170,6 +176,13 @@ class TorchAllocator:
         request.num_in_flight_tokens += call.new
         request.status = RequestStatus.WAITING_FOR_REMOTE_KVS if call.delay_cache else RequestStatus.RUNNING
         return Result(hits=hits, new_blocks=tuple(new_blocks[0]))
+
+    def _decode(self, request: Request) -> Result:
+        slots = self.manager.allocate_slots_batch(self.manager.decode_batch([request]))
+        if slots.num_granted:
+            request.num_computed_tokens += 1
+            request.num_in_flight_tokens += 1
+        return Result(granted=bool(slots.num_granted), new_blocks=tuple(slots.block_ids))
 
     def _complete(self, call: Complete) -> Result:
         request = self._running(call)
@@ -250,3 +263,12 @@ def torch_allocator(config: Config, device: torch.device | str = "cpu") -> Torch
         AllocatorError: a size of `config` is too small.
     """
     return TorchAllocator(config, device)
+
+
+def batched(config: Config) -> TorchAllocator:
+    """The factory: our implementation, with every plain decode made as a batch of one.
+
+    Raises:
+        AllocatorError: a size of `config` is too small.
+    """
+    return TorchAllocator(config, batched=True)

@@ -27,7 +27,7 @@ BROKEN: dict[str, tuple[str, str, str]] = {
     ),
     "an idle hit stays in the queue": (
         "block_pool",
-        "            if ref_cnt[block] == 0:\n                self.free_queue.remove(block)\n",
+        "        self.free_queue.remove_n(idle)\n",
         "",
     ),
     "a new block has no reference": (
@@ -46,9 +46,15 @@ BROKEN: dict[str, tuple[str, str, str]] = {
     "usage counts the null block": ("block_pool", "usable = self.num_blocks - 1", "usable = self.num_blocks"),
     "a removal is not counted": (
         "free_queue",
-        "self._prev[after] = before\n        self.num_free_blocks -= 1",
-        "self._prev[after] = before",
+        "        self.num_free_blocks -= len(blocks)\n",
+        "",
     ),
+    "an entry that was left behind counts": (
+        "free_queue",
+        "            left_behind[block] += 1\n",
+        "            pass\n",
+    ),
+    "a stack taken from its bottom": ("free_queue", "        taken.reverse()\n", ""),
     "the last token is not computed": ("kv_cache_manager", "request.num_tokens - 1)", "request.num_tokens)"),
     "no watermark in stage 2": (
         "kv_cache_manager",
@@ -73,11 +79,64 @@ BROKEN: dict[str, tuple[str, str, str]] = {
     ),
     "idle hits are not counted": (
         "single_type_kv_cache_manager",
-        "return num_new + sum(",
-        "return num_new + 0 * sum(",
+        "return num_new + [",
+        "return num_new + 0 * [",
     ),
     "a key without its kind": ("block_hash", "for part in key:", "for part in key[1:]:"),
     "a key without its parent": ("block_hash", "sha256(parent + tokens", "sha256(root + tokens"),
+}
+
+BROKEN_BATCH: dict[str, tuple[str, str, str]] = {
+    "a block too late": (
+        "kv_cache_manager",
+        "num_computed_tokens >= group.counts.takes_at",
+        "num_computed_tokens > group.counts.takes_at",
+    ),
+    "a full block is passed over": (
+        "kv_cache_manager",
+        "num_computed_tokens >= group.counts.fills_at",
+        "num_computed_tokens > group.counts.fills_at",
+    ),
+    "placeholders are hashed": (
+        "kv_cache_manager",
+        "np.minimum(num_computed_tokens[filled] + 1, batch.num_tokens[filled])",
+        "num_computed_tokens[filled] + 1",
+    ),
+    "a block of nobody": (
+        "kv_cache_manager",
+        "if len(indices) > num_free:",
+        "if len(indices) > num_free + 1:",
+    ),
+    "several blocks filled count as one": (
+        "single_type_kv_cache_manager",
+        "if (num_full_blocks == num_cached + 1).all():",
+        "if True:",
+    ),
+    "a new block is not zeroed": (
+        "single_type_kv_cache_manager",
+        "ends.tolist(), new_blocks)\n        self.new_block_ids.extend(new_blocks)\n",
+        "ends.tolist(), new_blocks)\n",
+    ),
+    "no count of the block taken": (
+        "single_type_kv_cache_manager",
+        "        counts.takes_at[rows] += self.block_size\n",
+        "",
+    ),
+    "no count of the block published": (
+        "single_type_kv_cache_manager",
+        "        counts.num_cached_blocks[rows] = num_full_blocks\n",
+        "",
+    ),
+    "single calls do not count their blocks": (
+        "row_counts",
+        "        self._takes_at[row] = num_blocks * self._block_size",
+        "        pass",
+    ),
+    "single calls do not count what they publish": (
+        "row_counts",
+        "(num_cached_blocks + 1) * self._block_size - 1",
+        "self._fills_at[row]",
+    ),
 }
 
 
@@ -99,14 +158,14 @@ class _Broken(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         exec(compile(self.source, self.name, "exec"), module.__dict__)
 
 
-def load(broken: _Broken) -> Factory:
-    """Our factory, imported anew; this is called in a process of its own."""
+def load(broken: _Broken, factory: str = "torch_allocator") -> Factory:
+    """A factory of ours, imported anew; this is called in a process of its own."""
     for name in [name for name in sys.modules if name.startswith(f"{impl.__name__}.")]:
         if not name.endswith(".protocol"):
             del sys.modules[name]
     sys.meta_path.insert(0, broken)
-    factory: Factory = importlib.import_module(f"{impl.__name__}.torch").torch_allocator
-    return factory
+    found: Factory = getattr(importlib.import_module(f"{impl.__name__}.torch"), factory)
+    return found
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -124,8 +183,20 @@ def test_a_broken_line_is_caught(broken: tuple[str, str, str], monkeypatch: pyte
     assert report.verdict is Verdict.DISAGREES
 
 
-def test_unbroken_it_agrees() -> None:
+@pytest.mark.parametrize("broken", BROKEN_BATCH.values(), ids=BROKEN_BATCH)
+def test_a_broken_line_of_the_batch_is_caught(
+    broken: tuple[str, str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gate, "SHRINK_SECONDS", 0.1)
+    finder = _Broken(*broken)
+    with closing(Isolated(lambda: load(finder, "batched"), 2.0)) as implementation:
+        report = campaign(implementation, calls=20_000, seed=1)
+    assert report.verdict is Verdict.DISAGREES
+
+
+@pytest.mark.parametrize("factory", ["torch_allocator", "batched"])
+def test_unbroken_it_agrees(factory: str) -> None:
     finder = _Broken("block_pool", "usable = self.num_blocks - 1", "usable = self.num_blocks - 1")
-    with closing(Isolated(lambda: load(finder), 2.0)) as implementation:
+    with closing(Isolated(lambda: load(finder, factory), 2.0)) as implementation:
         report = campaign(implementation, calls=4000, seed=1)
     assert report.verdict is Verdict.AGREES

@@ -18,30 +18,44 @@ def state(pool: BlockPool) -> tuple[object, ...]:
 
 def test_free_queue_keeps_order_like_a_list() -> None:
     rng = random.Random(0)
-    queue, order, away = FreeQueue(9), list(range(1, 9)), []
-    for _ in range(400):
+    queue, order, away, appended = FreeQueue(9), list(range(1, 9)), list[int](), set[int]()
+    for _ in range(4000):
         action = rng.choice(("pop", "remove", "prepend", "append"))
         if action == "pop":
             count = rng.randint(0, len(order))
             assert queue.popleft_n(count) == order[:count]
             away += order[:count]
             del order[:count]
-        elif action == "remove" and order:
-            block = rng.choice(order)
-            queue.remove(block)
-            order.remove(block)
-            away.append(block)
+        elif action == "remove":
+            blocks = [block for block in order if block in appended and rng.random() < 0.5]
+            queue.remove_n(blocks)
+            order = [block for block in order if block not in blocks]
+            away += blocks
         elif action in ("prepend", "append"):
             rng.shuffle(away)
             back = [away.pop() for _ in range(rng.randint(0, len(away)))]
             if action == "prepend":
                 queue.prepend_n(back)
                 order[:0] = back
+                appended.difference_update(back)
             else:
                 queue.append_n(back)
                 order += back
+                appended.update(back)
         assert list(queue) == order
         assert queue.num_free_blocks == len(order)
+
+
+def test_entries_left_behind_are_swept_out() -> None:
+    queue = FreeQueue(9)
+    blocks = queue.popleft_n(8)
+    queue.append_n(blocks)
+    for _ in range(100):
+        queue.remove_n(blocks[:3])
+        queue.append_n(blocks[:3])
+        assert len(queue._tail) <= 8 + 9
+        assert sum(queue._left_behind) == queue._num_left_behind == len(queue._tail) - 8
+    assert list(queue) == [*blocks[3:], *blocks[:3]]
 
 
 def test_null_block_is_never_handed_out_hashed_or_freed() -> None:
