@@ -23,6 +23,7 @@ test: $(READY) ## run the tests
 
 gate-vllm: $(VLLM_READY) ## gate real vLLM 0.32.0 (its own environment, about 4 GB) and run its tests
 	$(VLLM_VENV)/bin/slotproof gate --impl vllm --calls 20000 --seed 1
+	$(VLLM_VENV)/bin/slotproof gate --impl vllm-scheduler --steps 5000 --seed 1 --known
 	$(VLLM_VENV)/bin/pytest -m vllm
 
 lint: $(READY) ## check style, format and types

@@ -6,7 +6,7 @@ from random import Random
 
 import torch
 
-from slotproof.impl.content import ContentOracle, Text
+from slotproof.impl.content import ContentError, ContentOracle, Text
 from slotproof.impl.fingerprint import POISON_BITS
 from slotproof.impl.scheduler_output import Load, ModelRunnerOutput, ScheduledRequest, SchedulerOutput
 from slotproof.impl.worker import Attend, LoadedKV, Worker, loaded_positions
@@ -44,7 +44,11 @@ class ModelRunner:
         """Of each request with drafts in the last step: how many drafts, and how many were accepted."""
 
     def execute(self, output: SchedulerOutput, attend: Attend | None = None) -> ModelRunnerOutput:
-        """Run a step. The answer may be kept back: what the device has done does not depend on it."""
+        """Run a step. The answer may be kept back: what the device has done does not depend on it.
+
+        Raises:
+            ContentError: tokens are scheduled that nobody knows, or that have no block.
+        """
         oracle = self.oracle
         self._spoil_dead_blocks()
         self._admit(output)
@@ -56,6 +60,10 @@ class ModelRunner:
             text = oracle.texts[scheduled.request]
             starts.append(text.num_computed_tokens)
             contents.append(self._contents(text, scheduled, sampled))
+            if len(contents[-1]) != scheduled.num_scheduled_tokens:
+                place = f"{scheduled.num_scheduled_tokens} tokens of request {scheduled.request}"
+                known = f"{len(contents[-1])} of them, from position {starts[-1]} on"
+                raise ContentError(place, "known tokens, then drafts", known, f"step {output.step}")
         loaded = [LoadedKV(load, self._load_values(load)) for load in output.loads if not load.is_async]
         key_values = self._values([content for of_request in contents for content in of_request])
         self.worker.execute(output, starts, key_values, loaded, attend)

@@ -47,6 +47,8 @@ class Verdict(Enum):
     DISAGREES = "disagrees"
     UNCOVERED = "uncovered"
     """No difference, but something worth having seen was never reached."""
+    KNOWN = "known"
+    """No difference, but a statement was broken as KNOWN.md tells."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,9 @@ class Report:
     seconds: float = 0.0
     coverage: Counter[str] = field(default_factory=Counter)
     failure: Failure | None = None
+    known: Counter[str] = field(default_factory=Counter)
+    """How often a statement was broken as KNOWN.md tells, by its section."""
+    known_is_accepted: bool = False
 
     @property
     def extent(self) -> str:
@@ -95,6 +100,8 @@ class Report:
     def verdict(self) -> Verdict:
         if self.failure is not None:
             return Verdict.DISAGREES
+        if self.known and not self.known_is_accepted:
+            return Verdict.KNOWN
         return Verdict.UNCOVERED if self.uncovered else Verdict.AGREES
 
 

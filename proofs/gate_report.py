@@ -32,15 +32,18 @@ def lines(
         width = max(map(len, report.coverage), default=0)
         for row in report.required or sorted(report.coverage):
             yield f"  {row:{width}}  {report.coverage[row]:>8}"
-    if report.verdict is Verdict.AGREES:
-        seen = sum(1 for row in report.coverage if report.coverage[row])
-        yield f"{impl} agrees with the model: {done}, {seen} rows of coverage reached"
-        return
     if report.failure is None:
-        yield f"{impl} agrees with the model, but the campaign is too small to tell: {done}"
+        seen = sum(1 for row in report.coverage if report.coverage[row])
+        small = ", but the campaign is too small to tell" if report.uncovered else ""
+        yield f"{impl} agrees with the model{small}: {done}, {seen} rows of coverage reached"
+        for line in _known(report):
+            yield f"  {line}"
         for row in report.uncovered:
             yield f"  never reached: {row}"
-        yield f"  give it more calls: {again}"
+        if report.uncovered:
+            yield f"  give it more calls: {again}"
+        if report.verdict is Verdict.KNOWN:
+            yield f"  go on without: {again} --known"
         return
     failure = report.failure
     where = "when it is fresh" if failure.call is None else f"at: {call_line(failure.call)}"
@@ -52,6 +55,11 @@ def lines(
     yield f"  again: {again}"
     manager = impl.removesuffix("-scheduler")
     yield f"  trace of {len(failure.story)} calls: slotproof replay {trace} --impl {manager}"
+
+
+def _known(report: Report) -> list[str]:
+    """What was broken as KNOWN.md tells."""
+    return [f"{times} times, see KNOWN.md: {section}" for section, times in sorted(report.known.items())]
 
 
 def write_gate_json(path: Path, report: Report, impl: str, seed: int | None, trace: Path) -> None:
@@ -66,6 +74,7 @@ def write_gate_json(path: Path, report: Report, impl: str, seed: int | None, tra
         "seconds": round(report.seconds, 3),
         "coverage": {row: report.coverage[row] for row in report.required or sorted(report.coverage)},
         "uncovered": report.uncovered,
+        "known": dict(report.known),
         "differences": [
             {**msgspec.structs.asdict(difference), "line": difference.line}
             for difference in (failure.differences if failure else ())
@@ -84,6 +93,7 @@ def write_junit(path: Path, report: Report, impl: str) -> None:
     if report.failure is not None:
         problems["agreement"] = [difference.line for difference in report.failure.differences]
     else:
+        problems["agreement"] = _known(report) if report.verdict is Verdict.KNOWN else []
         problems["coverage"] = [f"never reached: {row}" for row in report.uncovered]
     failures = sum(1 for found in problems.values() if found)
     suite = ElementTree.Element(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 from typing import Protocol, TypeAlias
 
@@ -17,7 +19,7 @@ from slotproof.impl.fingerprint import Fingerprints
 from slotproof.impl.kv_cache import KVCache
 from slotproof.impl.manager import Listener, Recording
 from slotproof.impl.model_runner import ModelRunner
-from slotproof.impl.protocol import Call, Result, Snapshot
+from slotproof.impl.protocol import Call, Result, Snapshot, TakeNewBlockIds
 from slotproof.impl.scheduler import Scheduler
 from slotproof.impl.scheduler_output import ModelRunnerOutput, SchedulerOutput
 from slotproof.impl.torch import TorchAllocator
@@ -29,6 +31,7 @@ from slotproof.proofs.compare import (
     Difference,
     KeyMatch,
     Strictness,
+    difference,
     expected_snapshot,
     result_differences,
     snapshot_differences,
@@ -118,7 +121,9 @@ def _answers() -> Iterator[None]:
     except (_Disagreement, ContentError):
         raise
     except Exception as error:
-        text = " ".join(f"raised {type(error).__name__}: {error}".split())
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        said = str(error) or f"in {where.name}, {Path(where.filename).name}:{where.lineno}"
+        text = " ".join(f"raised {type(error).__name__}: {said}".split())
         raise _Disagreement([Difference("scheduler", "an answer", text)]) from error
 
 
@@ -196,6 +201,7 @@ class Episode:
         connector = ConnectorStub(self.workload.match, config.block_size) if setup.has_connector else None
         self.scheduler = make(setup, connector, self._observe)
         self._in_flight: list[tuple[SchedulerOutput, ModelRunnerOutput]] = []
+        self._to_zero: tuple[int, ...] = ()
         self._num_requests = 0
 
     def run(self, steps: int) -> Failure | None:
@@ -228,6 +234,8 @@ class Episode:
         with _answers():
             output = self.scheduler.schedule()
         self.steps += 1
+        if output.new_block_ids_to_zero != self._to_zero:
+            raise _Disagreement([difference("blocks to zero", self._to_zero, output.new_block_ids_to_zero)])
         self._in_flight.append((output, self.runner.execute(output)))
         self.coverage.step(output, self.runner, len(self._in_flight))
         self.oracle.check()
@@ -282,5 +290,7 @@ class Episode:
         found += snapshot_differences(Strictness.EXACT, e.snapshot, snapshot, self._keys)
         if found:
             raise _Disagreement(found)
+        if isinstance(call, TakeNewBlockIds):
+            self._to_zero = result.new_blocks
         self.oracle.observe(call, result, snapshot)
         self.coverage.call(e)

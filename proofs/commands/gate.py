@@ -27,18 +27,23 @@ from slotproof.proofs.trace import write_trace
 
 DEFAULT_CALLS = 20_000
 DEFAULT_STEPS = 5_000
-SCHEDULERS = ("torch-scheduler",)
-EXITS = {Verdict.AGREES: Exit.GOOD, Verdict.DISAGREES: Exit.BAD, Verdict.UNCOVERED: Exit.UNKNOWN}
+SCHEDULERS = ("torch-scheduler", "vllm-scheduler")
+EXITS = {
+    Verdict.AGREES: Exit.GOOD,
+    Verdict.DISAGREES: Exit.BAD,
+    Verdict.KNOWN: Exit.BAD,
+    Verdict.UNCOVERED: Exit.UNKNOWN,
+}
 
 
 @click.command()
 @click.option(
     "--impl",
     required=True,
-    metavar="torch|vllm|torch-scheduler|MODULE:FACTORY",
-    help="What to gate: ours on PyTorch, an installed vLLM, our whole scheduler with KV that is really "
-    "written, or your own: FACTORY(config) returns an Allocator (see slotproof.impl.protocol), and MODULE "
-    "may be a file of the current folder.",
+    metavar="torch|vllm|torch-scheduler|vllm-scheduler|MODULE:FACTORY",
+    help="What to gate: ours on PyTorch, an installed vLLM, the whole scheduler of either with KV that is "
+    "really written, or your own: FACTORY(config) returns an Allocator (see slotproof.impl.protocol), and "
+    "MODULE may be a file of the current folder.",
 )
 @click.option(
     "--calls", type=click.IntRange(1), help=f"Stop after so many calls.  [default: {DEFAULT_CALLS}]"
@@ -47,6 +52,9 @@ EXITS = {Verdict.AGREES: Exit.GOOD, Verdict.DISAGREES: Exit.BAD, Verdict.UNCOVER
     "--steps",
     type=click.IntRange(1),
     help=f"For a scheduler: stop after so many steps.  [default: {DEFAULT_STEPS}]",
+)
+@click.option(
+    "--known", is_flag=True, help="For vllm-scheduler: what KNOWN.md tells of it is counted, but no failure."
 )
 @click.option("--seconds", type=options.Seconds(), help="Stop after so many seconds.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Same seed, same calls.")
@@ -79,6 +87,7 @@ def gate(
     impl: str,
     calls: int | None,
     steps: int | None,
+    known: bool,
     seconds: float | None,
     seed: int,
     exhaustive: int | None,
@@ -103,11 +112,13 @@ def gate(
     if json_file is not None and json_file == junit == STANDARD_OUTPUT:
         raise UserError("--json - --junit -: only one of them can be standard output")
     strictness = Strictness(compare)
+    if known and impl != "vllm-scheduler":
+        raise UserError("--known: KNOWN.md tells of vllm-scheduler alone")
     if impl in SCHEDULERS:
         if exhaustive or calls or seconds or strictness is not Strictness.EXACT:
             raise UserError(f"--impl {impl}: a scheduler is gated step by step: give --steps alone")
         steps = steps or DEFAULT_STEPS
-        report = _gate_scheduler(steps, seed, device)
+        report = _gate_scheduler(impl, steps, seed, device, known)
     else:
         if steps:
             raise UserError(f"--steps: only {', '.join(SCHEDULERS)} takes steps: give --calls")
@@ -131,7 +142,7 @@ def gate(
                 )
     if report.failure is not None:
         write_trace(report.failure.trace(), trace)
-    again = _command(impl, exhaustive, calls, steps, seconds, seed, compare, device)
+    again = _command(impl, exhaustive, calls, steps, known, seconds, seed, compare, device)
     console = Console(stderr=json_file == Path("-"), soft_wrap=True, highlight=False)
     for line in lines(report, impl, None if exhaustive else seed, trace, again, coverage=console.is_terminal):
         console.print(line, markup=False)
@@ -142,14 +153,17 @@ def gate(
     return EXITS[report.verdict]
 
 
-def _gate_scheduler(steps: int, seed: int, device: str) -> Report:
+def _gate_scheduler(impl: str, steps: int, seed: int, device: str, known: bool) -> Report:
     import torch
 
     from slotproof.proofs.schedule_gate import campaign
+    from slotproof.proofs.vllm_gate import vllm_campaign
 
     if device == "cuda" and not torch.cuda.is_available():
         raise UserError("--device cuda: PyTorch finds no GPU here")
     with _progress(None, None) as progress:
+        if impl == "vllm-scheduler":
+            return vllm_campaign(steps=steps, seed=seed, device=device, accept_known=known, progress=progress)
         return campaign(steps=steps, seed=seed, device=device, progress=progress)
 
 
@@ -158,6 +172,7 @@ def _command(
     exhaustive: int | None,
     calls: int | None,
     steps: int | None,
+    known: bool,
     seconds: float | None,
     seed: int,
     compare: str,
@@ -171,6 +186,8 @@ def _command(
         words += ["--calls", str(calls)]
     if steps:
         words += ["--steps", str(steps)]
+    if known:
+        words += ["--known"]
     if seconds:
         words += ["--seconds", f"{seconds:g}"]
     if not exhaustive:

@@ -82,6 +82,31 @@ def test_a_scheduler_that_raises_is_found() -> None:
     assert report.failure.differences[0].line == "scheduler: expected an answer, got raised KeyError: 7"
 
 
+def test_a_step_that_does_not_zero_what_it_must_is_found() -> None:
+    class Keeps(Scheduler):
+        def schedule(self) -> SchedulerOutput:
+            output = super().schedule()
+            return structs.replace(output, new_block_ids_to_zero=output.new_block_ids_to_zero[1:])
+
+    report = campaign(making(Keeps), steps=50)
+    assert report.failure is not None
+    assert report.failure.differences[0].field == "blocks to zero"
+
+
+def test_a_step_of_tokens_that_nobody_knows_is_found() -> None:
+    class Guesses(Scheduler):
+        def schedule(self) -> SchedulerOutput:
+            output = super().schedule()
+            more = tuple(
+                structs.replace(s, num_scheduled_tokens=s.num_scheduled_tokens + 1) for s in output.scheduled
+            )
+            return structs.replace(output, scheduled=more)
+
+    report = campaign(making(Guesses), steps=50)
+    assert report.failure is not None
+    assert report.failure.differences[0].expected == "known tokens, then drafts"
+
+
 def test_requests_that_never_finish_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("slotproof.proofs.schedule_gate.PATIENCE", 20)
 
