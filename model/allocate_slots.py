@@ -109,7 +109,8 @@ def allocate_slots(s: State, r: Int, ask: Ask) -> Answer:
     num_to_cache = total + ask.new
     if rules.hash_final_tokens_only:
         num_to_cache = minimum(num_to_cache, s.num_tokens(r))
-    s4 = read.when(both(granted, negate(ask.delay_cache)), lambda: cache_blocks(s3, r, num_to_cache), s3)
+    delayed = both(rules.delay_cache_blocks, ask.delay_cache)
+    s4 = read.when(both(granted, negate(delayed)), lambda: cache_blocks(s3, r, num_to_cache), s3)
 
     if not rules.release_before_count:
         s4 = read.when(granted, lambda: remove_skipped_blocks(s4, r, settled), s4)

@@ -90,11 +90,6 @@ def allocate(s: State, request: Int, ask: Ask) -> Outcome:
     return Outcome(state, answer.granted, ask.hits, answer)
 
 
-def load_is_written(s: State, request: Int, **_: Any) -> Contract:
-    """Whoever schedules a request again, or releases its window, lets its synchronous load run first."""
-    return {"load-is-written": s.unwritten(request) <= s.in_flight(request)}
-
-
 def execute(s: State) -> Outcome:
     """The step that was made up goes to the worker, which writes what was scheduled and nothing else."""
     return Outcome(run_step(s))
@@ -102,17 +97,17 @@ def execute(s: State) -> Outcome:
 
 def complete_contract(s: State, request: Int, processed: Int, rejected: Int, sampled: Int) -> Contract:
     r = request
-    computed = s.computed(r) - rejected
+    ran = settled(s, r) + processed
     return {
         "request-runs": both(r >= 0, s.status(r) == RUNNING),
         "processed-was-in-flight": within(1, processed, s.in_flight(r) + 1),
         "only-drafts-are-rejected": both(
-            within(0, rejected, processed + 1), computed >= minimum(s.computed(r), s.num_tokens(r))
+            within(0, rejected, processed + 1), ran - rejected >= minimum(ran, s.num_tokens(r))
         ),
         "sampled-follows-processed": both(
             sampled >= 0,
             s.num_tokens(r) + sampled <= s.engine.max_model_len,
-            implies(sampled > 0, s.num_tokens(r) + sampled <= computed - (s.in_flight(r) - processed) + 1),
+            implies(sampled > 0, s.num_tokens(r) + sampled <= ran - rejected + 1),
         ),
     }
 
@@ -224,11 +219,11 @@ ACTIONS = {
     action.name: action
     for action in (
         Action("add_request", add_request_contract, add_request),
-        Action("allocate", allocate_contract, allocate, load_is_written),
+        Action("allocate", allocate_contract, allocate),
         Action("execute", no_contract, execute),
         Action("complete", complete_contract, complete),
         Action("cache_blocks", cache_blocks_contract, cache_loaded),
-        Action("remove_skipped", remove_skipped_contract, remove_skipped, load_is_written),
+        Action("remove_skipped", remove_skipped_contract, remove_skipped),
         Action("preempt", preempt_contract, preempt, nothing_is_missed),
         Action("finish", finish_contract, finish, nothing_is_missed),
         Action("evict_blocks", no_contract, evict),

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from slotproof.model.algebra import Bool, Int, both, either, iff, implies, maximum, minimum, negate, within
+from slotproof.model.attention import skipped_blocks
 from slotproof.model.caller import settled
 from slotproof.model.engine import Engine
 from slotproof.model.keys import block_key
@@ -216,6 +217,11 @@ def _window(s: State, r: Int) -> Bool:
     return out_of_sight(s.engine, s.first(r), settled(s, r))
 
 
+def _load_in_window(s: State, r: Int) -> Bool:
+    loading = s.unwritten(r) > s.in_flight(r)
+    return implies(loading, s.first(r) >= skipped_blocks(s.engine, settled(s, r)))
+
+
 def _own_slots(s: State, r: Int, i: Int) -> Bool:
     open_tokens = maximum(s.in_flight(r), s.unwritten(r))
     unsettled = s.engine.tokens(i + 1) > s.computed(r) - open_tokens
@@ -250,6 +256,7 @@ LEDGER = (
     Invariant("table-covers-computed", "enough-slots", ("request",), _of_requests(_covered), _ANY),
     Invariant("published-is-computed", "no-aliased-write", ("request",), _of_requests(_published), _ANY),
     Invariant("window-is-kept", "window-kept", ("request",), _of_requests(_window), _ANY),
+    Invariant("loads-are-in-the-window", "window-kept", ("request",), _of_requests(_load_in_window), _ANY),
     Invariant("open-tokens-have-own-blocks", "no-aliased-write", ("request", "index"), _own_slots, _ENTRY),
     Invariant("hand-is-empty", "ref-count", (), _hand_is_empty),
 )

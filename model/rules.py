@@ -59,6 +59,9 @@ class Rules:
 
     hash_final_tokens_only: bool = _rule("stage 4", "hashes stop at request.num_tokens (18668)")
     hash_full_blocks_only: bool = _rule("stage 4", "only full blocks are hashed")
+    delay_cache_blocks: bool = _rule(
+        "stage 4", "a delayed load's blocks are hashed when it has arrived, not before"
+    )
 
     null_block_set_aside: bool = _rule("pool", "the null block never enters the free queue")
     free_tail_first: bool = _rule("pool", "a request's blocks are freed from its tail")

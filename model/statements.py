@@ -7,12 +7,10 @@ state or one call. The same text is proved for every size and evaluated on every
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
+from slotproof.model.admission import ADMISSION
 from slotproof.model.algebra import (
-    Bool,
     Int,
     both,
     either,
@@ -24,12 +22,13 @@ from slotproof.model.algebra import (
     negate,
     within,
 )
-from slotproof.model.allocate_slots import Ask, is_idle_hit
-from slotproof.model.attention import admission_cap, skipped_blocks
+from slotproof.model.allocate_slots import Ask
 from slotproof.model.caller import Outcome, is_missed
+from slotproof.model.check import Part, check, covered, idle_hits, settled_at, slots_asked
 from slotproof.model.invariants import out_of_sight
 from slotproof.model.prefix_cache import Hits
-from slotproof.model.state import NULL_BLOCK, PREEMPTED, RUNNING, WAITING, State
+from slotproof.model.progress import PROGRESS
+from slotproof.model.state import NULL_BLOCK, RUNNING, State
 from slotproof.model.worker import arrives, is_written
 
 
@@ -113,10 +112,18 @@ STATEMENTS = {
         Statement("idle-hits-cost", "an idle hit costs one free block and no memory, a held hit nothing"),
         Statement(
             "published-is-written",
-            "a hit, and whatever a step reads, has been written, or is in the very step that is being made up",
+            "a hit, and whatever a step reads, has been written, or is in the step that is being made up",
             "a request that leaves after it was scheduled and before the step ran leaves no block that is "
             "published or shared and not written: it waits for the step, or its blocks' hashes are evicted "
-            "first; a synchronous load has run before its request is scheduled again",
+            "first",
+        ),
+        Statement(
+            "progress",
+            "the first in line, by arrival or by priority, finishes if it alone fits the pool: room is made "
+            "for it, each step leaves less of it to do, an empty pool admits it, and loads that wait leave "
+            "one another what they need",
+            "the victim is the last in line; a step that reaches the last token samples one; nothing is "
+            "reserved but by loads; for windows: lookahead counted as in flight",
         ),
         Statement(
             "usage",
@@ -126,98 +133,6 @@ STATEMENTS = {
     )
 }
 """Every statement by its name, in the order of the lesson."""
-
-
-LEAVING = ("preempt", "finish")
-"""The calls that "leave" is about."""
-NOT_OTHER = ("add_request", "allocate")
-"""The calls that "other" is not about."""
-GIVES_BACK = (*LEAVING, "remove_skipped")
-"""The calls by which a request gives blocks back."""
-NOBODY = -2
-"""No request: no blocks are given back."""
-
-
-@dataclass(frozen=True)
-class Part:
-    """What a check claims for some values, and where it claims it."""
-
-    given: Bool
-    claim: Bool
-
-
-@dataclass(frozen=True)
-class Check:
-    """A part of a statement. `about` says what `part` is given before the values of the variables:
-
-    - "state": (state)
-    - "lookup": (state, request, hits), for a request that waits with nothing computed
-    - "allocate": (state, request, ask, outcome)
-    - "leave": (state, request, outcome), when a request is preempted or finished
-    - "complete": (state, request, outcome)
-    - "execute": (state, outcome)
-    - "other": (state, request, outcome), when anything happens but an allocation or an arrival; the request
-      that gives blocks back, or NOBODY
-
-    Variables are as in `Invariant`. With `care` it is made of callers with care alone (`Action.care`), in
-    whose states the invariants `WRITTEN` hold.
-    """
-
-    name: str
-    statement: str
-    about: str
-    variables: tuple[str, ...]
-    part: Callable[..., Part]
-    stage: str
-    care: bool = False
-
-    def holds(self, *values: Any) -> Bool:
-        """The claim, wherever it is made."""
-        part = self.part(*values)
-        return implies(part.given, part.claim)
-
-
-def waits(s: State, r: Int) -> Bool:
-    """The request is to be admitted."""
-    return either(s.status(r) == WAITING, s.status(r) == PREEMPTED)
-
-
-def watermark_due(s: State, r: Int, ask: Ask) -> Int:
-    """What an admission beside others has to leave free."""
-    return ite(both(waits(s, r), ask.has_scheduled), s.engine.watermark_blocks, 0)
-
-
-def slots_asked(s: State, ask: Ask, total: Int) -> Int:
-    """Blocks for all tokens that need a slot."""
-    tokens = minimum(total + ask.new + ask.lookahead, s.engine.max_model_len)
-    return s.engine.blocks(tokens)
-
-
-def covered(s: State, r: Int, ask: Ask, total: Int) -> Int:
-    """Table entries before any new block: held, or hits and null blocks for a request without any."""
-    return ite(s.length(r) == 0, maximum(skipped_blocks(s.engine, total), ask.hits.num), s.length(r))
-
-
-def idle_hits(s: State, r: Int, ask: Ask, total: Int) -> Int:
-    """The hits that the request will hold and that sit in the free queue now."""
-    low = minimum(skipped_blocks(s.engine, total), ask.hits.num)
-    return s.engine.read.count(low, ask.hits.num, lambda i: is_idle_hit(s, ask.hits, i))
-
-
-def most_held(s: State, r: Int) -> Int:
-    """The most blocks that the request's whole prompt can hold at once."""
-    whole, cap = s.engine.blocks(minimum(s.num_tokens(r), s.engine.max_model_len)), admission_cap(s.engine)
-    return whole if cap is None else minimum(whole, cap)
-
-
-def promised(s: State, r: Int, margin: Int = 0) -> Bool:
-    """The blocks still missing for the whole prompt are free, and `margin` more."""
-    return s.num_free + s.length(r) - s.first(r) >= most_held(s, r) + margin
-
-
-def alone(s: State, r: Int) -> Bool:
-    """Nobody else holds a block of the request."""
-    return s.engine.read.every(s.first(r), s.length(r), lambda i: s.ref_cnt(s.table(r, i)) == 1)
 
 
 def _refusal(s: State, r: Int, ask: Ask, o: Outcome, q: Int, i: Int) -> Part:
@@ -235,12 +150,6 @@ def _refusal(s: State, r: Int, ask: Ask, o: Outcome, q: Int, i: Int) -> Part:
         t.num_tokens(q) == s.num_tokens(q),
     )
     return Part(both(negate(o.granted), q >= 0), both(same, other, kept, window))
-
-
-def settled_at(s: State, r: Int, o: Outcome) -> Int:
-    """The tokens that stage 1 may release on."""
-    assert o.answer is not None
-    return maximum(0, o.answer.total - s.in_flight(r))
 
 
 def _refused_pool(s: State, r: Int, ask: Ask, o: Outcome, b: Int) -> Part:
@@ -284,93 +193,6 @@ def _boundary(s: State, r: Int, ask: Ask, o: Outcome) -> Part:
     full = s.computed(r) == s.engine.tokens(s.length(r))
     taken = o.state.length(r) - s.length(r)
     return Part(both(decode, o.granted), taken == ite(full, 1, 0))
-
-
-def _admission(s: State, r: Int, ask: Ask, o: Outcome) -> Part:
-    fresh = (
-        True
-        if s.engine.sliding_window is None
-        else both(ask.hits.num == 0, ask.external == 0, s.length(r) == 0)
-    )
-    return Part(both(o.granted, ask.must_fit, waits(s, r), fresh), promised(o.state, r))
-
-
-def _admission_alone(s: State, r: Int, ask: Ask, o: Outcome, i: Int) -> Part:
-    fresh = both(ask.hits.num == 0, s.length(r) == 0)
-    t = o.state
-    return Part(both(o.granted, waits(s, r), fresh, t.is_live(r, i)), t.ref_cnt(t.table(r, i)) == 1)
-
-
-def _is_later_chunk(s: State, r: Int, ask: Ask) -> Bool:
-    scheduled = ask.new + ask.lookahead
-    chunk = both(s.status(r) == RUNNING, s.computed(r) + scheduled <= s.num_tokens(r))
-    unhindered = both(ask.reserved == 0, negate(ask.must_fit), promised(s, r))
-    if s.engine.sliding_window is None:
-        return both(chunk, unhindered)
-    in_flight = s.in_flight(r) + scheduled <= s.engine.max_in_flight_tokens
-    return both(chunk, unhindered, in_flight, alone(s, r))
-
-
-def _later_chunk(s: State, r: Int, ask: Ask, o: Outcome) -> Part:
-    return Part(_is_later_chunk(s, r, ask), o.granted)
-
-
-def _later_promise(s: State, r: Int, ask: Ask, o: Outcome) -> Part:
-    return Part(both(_is_later_chunk(s, r, ask), o.granted), promised(o.state, r))
-
-
-def _later_chunk_alone(s: State, r: Int, ask: Ask, o: Outcome, i: Int) -> Part:
-    if s.engine.sliding_window is None:  # it keeps its blocks, shared or not
-        return Part(False, True)
-    t = o.state
-    return Part(both(_is_later_chunk(s, r, ask), t.is_live(r, i)), t.ref_cnt(t.table(r, i)) == 1)
-
-
-def _promise_survives(s: State, r: Int, o: Outcome, q: Int) -> Part:
-    t = o.state
-    same = both(q >= 0, q != r, s.status(q) == RUNNING, t.num_tokens(q) == s.num_tokens(q), promised(s, q))
-    undisturbed = True if s.engine.sliding_window is None else alone(s, q)
-    return Part(both(same, undisturbed), promised(t, q))
-
-
-def _asks_no_more(s: State, r: Int, ask: Ask, o: Outcome) -> Part:
-    assert o.answer is not None
-    fresh = both(waits(s, r), ask.hits.num == 0, ask.external == 0, s.length(r) == 0)
-    return Part(both(fresh, s.num_free >= most_held(s, r) + watermark_due(s, r, ask)), o.answer.fits)
-
-
-def _whole_prompt(s: State, r: Int, ask: Ask, o: Outcome) -> Part:
-    a = o.answer
-    assert a is not None
-    missing = maximum(0, most_held(s, r) - covered(s, r, ask, a.total))
-    need = missing + idle_hits(s, r, ask, a.total) + watermark_due(s, r, ask)
-    return Part(True, iff(a.fits, either(negate(ask.must_fit), need <= s.num_free)))
-
-
-def _cap_is_tight(s: State) -> Part:
-    engine, cap = s.engine, admission_cap(s.engine)
-    if cap is None:
-        return Part(False, True)
-    assert engine.sliding_window is not None
-    tokens = minimum(engine.sliding_window - 1 + engine.max_in_flight_tokens, engine.max_model_len)
-    return Part(True, both(engine.tokens(cap - 1) >= tokens, engine.tokens(cap - 2) < maximum(1, tokens)))
-
-
-def _leaves_watermark(s: State, r: Int, ask: Ask, o: Outcome) -> Part:
-    return Part(o.granted, o.state.num_free >= watermark_due(s, r, ask) + ask.reserved)
-
-
-def _leaves_watermark_whole(s: State, r: Int, ask: Ask, o: Outcome) -> Part:
-    fresh = both(ask.hits.num == 0, ask.external == 0, s.length(r) == 0)
-    asked = both(o.granted, ask.must_fit, waits(s, r), fresh)
-    return Part(asked, promised(o.state, r, watermark_due(s, r, ask)))
-
-
-def _pays_no_more(s: State, r: Int, ask: Ask, o: Outcome) -> Part:
-    a = o.answer
-    assert a is not None
-    enough = a.need + watermark_due(s, r, ask) + ask.reserved <= a.released.num_free
-    return Part(True, iff(o.granted, both(a.fits, enough)))
 
 
 def _idle_hits(s: State, r: Int, ask: Ask, o: Outcome) -> Part:
@@ -503,37 +325,14 @@ def _dropped(s: State, r: Int, o: Outcome, i: Int) -> Part:
     )
 
 
-def check(
-    stage: str,
-    about: str,
-    statement: str,
-    name: str,
-    variables: str,
-    part: Callable[..., Part],
-    care: bool = False,
-) -> Check:
-    """A check; its variables are words."""
-    return Check(name, statement, about, tuple(variables.split()), part, stage, care)
-
-
 CHECKS = (
+    *ADMISSION,
+    *PROGRESS,
     check("stage 2", "allocate", "refusal-leaves-no-trace", "requests-unchanged", "request index", _refusal),
     check("stage 2", "allocate", "refusal-leaves-no-trace", "pool-unchanged", "block", _refused_pool),
     check("stage 2", "allocate", "exact-count", "count-is-exact", "", _exact),
     check("stage 3", "allocate", "enough-slots", "slots-are-there", "", _enough),
     check("stage 2", "allocate", "boundary-only", "one-block-a-boundary", "", _boundary),
-    check("stage 0", "allocate", "admission-suffices", "admission-promises", "", _admission),
-    check("stage 0", "allocate", "admission-suffices", "admission-starts-alone", "index", _admission_alone),
-    check("stage 1", "allocate", "admission-suffices", "later-chunk-is-granted", "", _later_chunk),
-    check("stage 1", "allocate", "admission-suffices", "later-chunk-is-promised", "", _later_promise),
-    check("stage 1", "allocate", "admission-suffices", "later-chunk-is-alone", "index", _later_chunk_alone),
-    check("caller", "other", "admission-suffices", "promise-survives", "request", _promise_survives),
-    check("stage 0", "allocate", "admission-suffices", "asks-no-more", "", _asks_no_more),
-    check("stage 0", "allocate", "watermark", "whole-prompt-is-counted", "", _whole_prompt),
-    check("stage 0", "state", "admission-suffices", "cap-is-tight", "", _cap_is_tight),
-    check("stage 2", "allocate", "watermark", "watermark-is-left", "", _leaves_watermark),
-    check("stage 0", "allocate", "watermark", "whole-prompt-leaves-it", "", _leaves_watermark_whole),
-    check("stage 2", "allocate", "watermark", "nobody-pays-more", "", _pays_no_more),
     check("stage 2", "allocate", "idle-hits-cost", "idle-hits-are-counted", "", _idle_hits),
     check("stage 3", "allocate", "queue-order", "new-from-the-front", "position", _front),
     check("stage 3", "allocate", "no-aliased-write", "written-blocks-are-private", "index", _written),

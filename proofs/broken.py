@@ -13,10 +13,12 @@ from slotproof.model.attention import admission_cap, skipped_blocks
 from slotproof.model.caller import settled
 from slotproof.model.running import Running
 from slotproof.model.state import NULL_BLOCK, State
-from slotproof.proofs import broken_calls
+from slotproof.model.worker import executed
+from slotproof.proofs import broken_calls, broken_progress
 from slotproof.proofs.decisions import Line, counted
 from slotproof.proofs.monitor import Violation
 from slotproof.proofs.scene import Scene
+from slotproof.proofs.unwritten import lack, slots_written
 
 
 def variables(violation: Violation) -> list[tuple[str, int]]:
@@ -50,7 +52,7 @@ def reason(violation: Violation, scene: Scene) -> str:
         return _half_way(scene, scene.failed)
     told = variables(violation)
     values = tuple(value for _, value in told)
-    sentence = broken_calls.SENTENCES.get(violation.claim)
+    sentence = _OF_CALLS.get(violation.claim)
     if sentence is not None and scene.answer is not None:
         return sentence(scene, scene.answer, *values)
     sentence = _OF_STATES.get(violation.claim)
@@ -197,6 +199,49 @@ def _place(c: Scene, i: int, other: int) -> str:
     return f"{kind} block {b} belongs {due} the blocks that were free before; it is {places}"
 
 
+def _published_unwritten(c: Scene, b: int) -> str:
+    s = c.after
+    taken = f"taken for entry {s.writer_index(b)} of request {s.writer_request(b)}"
+    return f"block {b} ({taken}) is published with key {c.label(s, b)}; {lack(s, b)}"
+
+
+def _computed_unwritten(c: Scene, r: int, i: int) -> str:
+    s = c.after
+    b, computed = s.table(r, i), executed(s, r)
+    computed = f"request {r} takes its first {counted(computed, 'token')} for written"
+    return f"{computed}, but of block {b} (entry {i}) {lack(s, b)}"
+
+
+def _hit_unwritten(c: Scene, i: int) -> str:
+    r, hits = c.lookup("hit-is-written", (i,))
+    return f"the lookup of request {r} finds block {hits.at(i)} for entry {i}; {lack(c.after, hits.at(i))}"
+
+
+def _reads_unwritten(c: Scene, r: int, i: int) -> str:
+    s = c.after
+    b = s.table(r, i)
+    end = min(s.engine.tokens(i + 1), s.computed(r))
+    slots = end - s.engine.tokens(i)
+    left = f", and the step has left {counted(s.unwritten(r), 'token')} unwritten" if s.unwritten(r) else ""
+    reads = f"the step reads {counted(slots, 'slot')} of block {b} (entry {i} of request {r}'s table)"
+    return f"{reads}, of which {min(slots, slots_written(s, b))} hold KV{left}"
+
+
+def _dropped(c: Scene, i: int) -> str:
+    s, t, r = c.before, c.after, c.request
+    b = s.table(r, i)
+    found = "published" if t.is_hashed(b) else f"held by {counted(t.ref_cnt(b), 'entry')}"
+    was, now = (counted(slots_written(state, b), "written slot") for state in (s, t))
+    return f"block {b} (entry {i} of request {r}) was left with {was}; it is {found}, and has {now} now"
+
+
+def _open_tokens(c: Scene, r: int, i: int) -> str:
+    s = c.after
+    b, start = s.table(r, i), s.computed(r) - max(s.in_flight(r), s.unwritten(r))
+    writer = f"which was taken for request {s.writer_request(b)}"
+    return f"request {r} is yet to write from token {start} on, and its entry {i} is block {b}, {writer}"
+
+
 _OF_STATES: dict[str, Callable[..., str]] = {
     "counters-are-not-negative": lambda c: f"{c.after.num_free} free and {c.after.num_held} held blocks",
     "queue-holds-each-block-once": lambda c, i: (
@@ -237,11 +282,20 @@ _OF_STATES: dict[str, Callable[..., str]] = {
     "hit-is-proper": _improper,
     "hit-spans-the-window": _no_window,
     "salts-are-apart": _salts,
+    **broken_progress.OF_STATES,
     "tail-before-head": _tail,
     "freed-blocks-take-their-place": _place,
+    "open-tokens-have-own-blocks": _open_tokens,
+    "hashed-blocks-are-written": _published_unwritten,
+    "computed-tokens-are-written": _computed_unwritten,
+    "hit-is-written": _hit_unwritten,
+    "step-reads-what-is-written": _reads_unwritten,
+    "dropped-blocks-stay-unwritten": _dropped,
 }
 """Claims about a state, a lookup, or a request that leaves."""
 
 
-SENTENCES: dict[str, Any] = _OF_STATES | broken_calls.SENTENCES
+_OF_CALLS = broken_calls.SENTENCES | broken_progress.OF_CALLS
+
+SENTENCES: dict[str, Any] = _OF_STATES | _OF_CALLS
 """Every claim that has a sentence of its own."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from slotproof.model.admission import most_held
 from slotproof.model.allocate_slots import Answer
 from slotproof.model.attention import skipped_blocks
-from slotproof.model.statements import covered, idle_hits, most_held, slots_asked, watermark_due
+from slotproof.model.check import covered, idle_hits, slots_asked, watermark_due
 from slotproof.proofs.scene import Scene
+from slotproof.proofs.unwritten import lack
 
 
 def _fell(c: Scene, a: Answer) -> str:
@@ -109,6 +111,11 @@ def _whole(c: Scene, a: Answer) -> str:
     return f"stage 0 {passed}; the whole prompt asks for {asks}, and {s.num_free} are free"
 
 
+def _adopted_unwritten(c: Scene, a: Answer, i: int) -> str:
+    b = a.ask.hits.at(i)
+    return f"request {c.request} adopts block {b} for entry {i}; {lack(c.before, b)}"
+
+
 SENTENCES: dict[str, Callable[..., str]] = {
     "requests-unchanged": _kept,
     "pool-unchanged": _pool_kept,
@@ -135,6 +142,7 @@ SENTENCES: dict[str, Callable[..., str]] = {
     "idle-hits-are-counted": _idle,
     "new-from-the-front": _front,
     "written-blocks-are-private": _private,
+    "adopted-is-written": _adopted_unwritten,
     "new-blocks-are-blocks": lambda c, a, i: (
         f"entry {i}, a new block, is block {c.after.table(c.request, i)}"
     ),

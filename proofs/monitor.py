@@ -13,12 +13,13 @@ from typing import Any
 
 from slotproof.impl.protocol import Call, Config
 from slotproof.model.caller import Outcome
+from slotproof.model.check import GIVES_BACK, LEAVING, NOBODY, NOT_OTHER, Check, waits
 from slotproof.model.invariants import LEDGER, STEPWISE, WRITTEN, Invariant
 from slotproof.model.prefix_cache import get_computed_blocks
 from slotproof.model.rules import Rules
 from slotproof.model.running import Running, Stuck
 from slotproof.model.state import HAND, State
-from slotproof.model.statements import CHECKS, GIVES_BACK, LEAVING, NOBODY, NOT_OTHER, Check, waits
+from slotproof.model.statements import CHECKS
 from slotproof.proofs.calls import call_fields, model_config
 
 INVARIANT = "invariant"

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 from slotproof.impl.protocol import Call
 from slotproof.model.allocate_slots import Answer
+from slotproof.model.check import waits
 from slotproof.model.prefix_cache import Hits, get_computed_blocks
 from slotproof.model.running import Running
 from slotproof.model.state import NULL_BLOCK, State
-from slotproof.model.statements import CHECKS, waits
+from slotproof.model.statements import CHECKS
 from slotproof.proofs.decisions import Label, Line
 
 
@@ -30,6 +31,11 @@ class Scene:
     def request(self) -> int:
         """The request that the call is about."""
         return int(getattr(self.call, "request", -1))
+
+    @property
+    def num_usable(self) -> int:
+        """The blocks of the pool, the null block aside."""
+        return int(self.after.engine.num_blocks) - 1
 
     def block(self, b: int) -> str:
         """A block in the state after the call, in words."""

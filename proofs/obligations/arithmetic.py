@@ -11,7 +11,7 @@ from typing import Any
 
 import z3
 
-from slotproof.model.algebra import both, iff, implies
+from slotproof.model.algebra import both, either, iff, implies, ite, negate, within
 from slotproof.proofs.obligations.claims import Claim, as_term
 
 floor = z3.Function("floor_div", z3.IntSort(), z3.IntSort())
@@ -70,6 +70,37 @@ def sum_of_parts(a: Any, b: Any) -> Claim:
 def blocks_before(n: Any, a: Any) -> Claim:
     """The whole blocks that are left of n when its last `a` tokens are taken away."""
     return _property("blocks-before", 0, lambda: floor(times(n) - a) == n - ceil(a))
+
+
+def pigeonhole(n: Any, m: Any, f: Any) -> Claim:
+    """Of more than m numbers f(0) .. f(n - 1), one is not below m or two are alike."""
+    a, b = z3.Ints("pigeon!a pigeon!b")
+
+    def crowded() -> Any:
+        clash = either(negate(within(0, f(a), m)), both(a != b, f(a) == f(b)))
+        return implies(both(m >= 0, n > m), both(within(0, a, n), within(0, b, n), clash))
+
+    return _property("pigeonhole", 0, crowded)
+
+
+def pigeonhole_by_induction() -> tuple[Claim, Claim]:
+    """Why: with m = 0 there is no room; and what breaks the rule for g below breaks it for f, where g has one
+    number less to take, and puts the last of f where m was taken."""
+    f, n, m = z3.Function("f", z3.IntSort(), z3.IntSort()), z3.Int("n"), z3.Int("m")
+    a, b = z3.Ints("pigeon!a pigeon!b")
+    last = n - 1
+
+    def start() -> Any:
+        return implies(n > 0, negate(within(0, f(0), 0)))
+
+    def step() -> Any:
+        fewer = pigeonhole(n - 1, m, lambda j: ite(f(j) == m, f(last), f(j))).body()
+        places = ((x, y) for x in (a, b, last) for y in (a, b, last))
+        outside = (both(within(0, x, n), negate(within(0, f(x), m + 1))) for x in (a, b, last))
+        alike = (both(within(0, x, n), within(0, y, n), x != y, f(x) == f(y)) for x, y in places)
+        return implies(both(m >= 0, n > m + 1, fewer), either(*outside, *alike))
+
+    return _property("pigeonhole-starts", 0, start), _property("pigeonhole", 0, step)
 
 
 def definitions(term: Any) -> list[z3.BoolRef]:

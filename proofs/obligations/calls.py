@@ -12,27 +12,18 @@ from typing import Any
 
 import z3
 
+from slotproof.model.admission import alone
 from slotproof.model.algebra import Bool, both, implies
 from slotproof.model.allocate_slots import Ask
 from slotproof.model.attention import skipped_tokens
 from slotproof.model.caller import ACTIONS, Outcome
+from slotproof.model.check import GIVES_BACK, LEAVING, NOBODY, NOT_OTHER, Check, Part, settled_at, waits
 from slotproof.model.engine import Engine
 from slotproof.model.invariants import LEDGER, STEPWISE, WRITTEN, Invariant
 from slotproof.model.prefix_cache import Hits, get_computed_blocks, hits_for
 from slotproof.model.rules import Rules
 from slotproof.model.state import State
-from slotproof.model.statements import (
-    CHECKS,
-    GIVES_BACK,
-    LEAVING,
-    NOBODY,
-    NOT_OTHER,
-    Check,
-    Part,
-    alone,
-    settled_at,
-    waits,
-)
+from slotproof.model.statements import CHECKS
 from slotproof.proofs.obligations import arithmetic
 from slotproof.proofs.obligations.claims import Claim, as_term, of_state
 from slotproof.proofs.obligations.loops import end_of_loop
@@ -40,6 +31,7 @@ from slotproof.proofs.obligations.obligation import Obligation, mentions
 from slotproof.proofs.obligations.symbols import SLIDING_WINDOW, Symbols
 
 LATER_CHUNK = "later-chunk"
+LONE_REQUEST = "lone-request-is-granted"
 
 
 @dataclass(frozen=True)
@@ -53,17 +45,28 @@ class Made:
     outcome: Outcome
 
 
-def _state(kind: str, rules: Rules) -> tuple[Symbols, State]:
+INVARIANTS = (*STEPWISE, *LEDGER)
+OF_REFERENCES = tuple(
+    invariant
+    for invariant in INVARIANTS
+    if invariant.statement == "ref-count"
+    or invariant.name in ("free-if-unreferenced", "entry-holds-its-prefix")
+)
+"""What Z3 may instantiate where it likes in a proof about contents. The other invariants are given to it at
+the places that matter (`_at_the_writer`): with all of them in sight everywhere it takes ten times as long."""
+
+
+def _state(kind: str, rules: Rules, invariants: tuple[Invariant, ...] = INVARIANTS) -> tuple[Symbols, State]:
     read = Symbols(kind, rules, end_of_loop)
     s = read.state()
-    read.assume(*(of_state(invariant, s).assumed() for invariant in (*STEPWISE, *LEDGER)))
+    read.assume(*(of_state(invariant, s).assumed() for invariant in invariants))
     return read, s
 
 
 def _make(name: str, kind: str, rules: Rules, undisturbed: bool = False, careful: bool = False) -> Made:
     """The call, from any state that satisfies every invariant, within its contract; `careful`: with care,
     and from a state that came about with care."""
-    read, s = _state(kind, rules)
+    read, s = _state(kind, rules, OF_REFERENCES if careful else INVARIANTS)
     r, ask = z3.Int("request"), None
     arguments: dict[str, Any] = {"request": r}
     if name == "add_request":
@@ -83,7 +86,6 @@ def _make(name: str, kind: str, rules: Rules, undisturbed: bool = False, careful
     read.assume(*ACTIONS[name].contract(s, **arguments).values())
     if careful:
         read.assume(*ACTIONS[name].care(s, **arguments).values())
-        read.assume(*(of_state(invariant, s).assumed() for invariant in WRITTEN))
     return Made(read, s, r, ask, ACTIONS[name].apply(s, **arguments))
 
 
@@ -125,7 +127,7 @@ def call(name: str, kind: str, rules: Rules) -> Iterator[Obligation]:
         )
     for check in CHECKS:
         here = _is_about(check, name) and not check.care
-        if here and not check.name.startswith(LATER_CHUNK):
+        if here and not _is_undisturbed(check):
             yield from _checked(check, made, kind, known)
         elif check.about == "other" and name not in NOT_OTHER:
             r = made.request if name in GIVES_BACK else NOBODY
@@ -133,7 +135,8 @@ def call(name: str, kind: str, rules: Rules) -> Iterator[Obligation]:
 
 
 def later_chunk(kind: str, rules: Rules) -> Iterator[Obligation]:
-    """A prompt's later chunk, where nobody else holds a block of the request."""
+    """A call where nobody else holds a block of the request: a prompt's later chunk, and a lone request, of
+    which it is shown (*lone-holder-shares-nothing*)."""
     made = _make("allocate", kind, rules, undisturbed=True)
     known, witness = (*made.read.assumed, *_lemmas(made)), f"check {LATER_CHUNK}-is-granted"
     for needed in made.read.needed:
@@ -148,7 +151,7 @@ def later_chunk(kind: str, rules: Rules) -> Iterator[Obligation]:
                 needed.claim,
             )
     for check in CHECKS:
-        if check.name.startswith(LATER_CHUNK):
+        if _is_undisturbed(check):
             yield from _checked(check, made, kind, known)
 
 
@@ -169,7 +172,12 @@ def with_care(name: str, kind: str, rules: Rules) -> Iterator[Obligation]:
         )
     for check in CHECKS:
         if check.care and _is_about(check, name):
-            yield from _checked(check, made, kind, known)
+            everywhere = (of_state(i, made.before).assumed() for i in (*INVARIANTS, *WRITTEN))
+            yield from _checked(check, made, kind, (*known, *everywhere))
+
+
+def _is_undisturbed(check: Check) -> bool:
+    return check.name == LONE_REQUEST or check.name.startswith(LATER_CHUNK)
 
 
 def _is_about(check: Check, name: str) -> bool:
@@ -180,7 +188,7 @@ def _at_the_writer(made: Made, claim: Claim, *more: Invariant) -> Iterator[z3.Bo
     """The invariants, and `more` of the state before, at the entry that a claim is about, and at the entry
     that its block was taken for."""
     s, r, t, answer = made.before, made.request, made.outcome.state, made.outcome.answer
-    states = (s, t) if answer is None else (s, answer.released, answer.committed, t)
+    states = (s, t if answer is None else answer.committed)
     values = tuple(claim.values())
     block = values[0] if claim.arity == 1 else t.table(*values)
     places = [values] if claim.arity == 2 else []
@@ -193,14 +201,14 @@ def _at_the_writer(made: Made, claim: Claim, *more: Invariant) -> Iterator[z3.Bo
         ("request", "index"): list(dict.fromkeys(places)),
     }
     for state in states:
-        for invariant in (*STEPWISE, *LEDGER, *more) if state is s else STEPWISE:
+        for invariant in (*INVARIANTS, *more) if state is s else STEPWISE:
             for where in at.get(invariant.variables, ()):
                 yield as_term(invariant.holds(state, *where))
 
 
 def _checked(check: Check, made: Made, kind: str, known: tuple[z3.BoolRef, ...]) -> Iterator[Obligation]:
     values = _values(check)
-    asked = () if check.about == "execute" else (made.request,)
+    asked: tuple[Any, ...] = () if check.about == "execute" else (made.request,)
     asked += () if made.ask is None else (made.ask,)
     part = check.part(made.before, *asked, made.outcome, *values)
     hints = (as_term(fact) for fact in _instances(check, made, values))
@@ -248,6 +256,12 @@ def _instances(check: Check, made: Made, values: list[z3.ArithRef]) -> Iterator[
                 for invariant in STEPWISE:
                     if variable == "index" and invariant.variables == ("request", "index"):
                         yield invariant.holds(state, r, value)
+    if check.name == LONE_REQUEST:
+        # Each held block is at a place of its own in the request's table: there are no more than places.
+        first = s.first(r)
+        yield arithmetic.pigeonhole(
+            s.num_held, s.length(r) - first, lambda j: s.writer_index(s.held(j)) - first
+        ).body()
     if check.about == "leave":
         hand = [s.length(r) - 1 - value for value in values] + list(values)
         for fact in made.read.facts:

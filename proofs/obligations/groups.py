@@ -9,9 +9,11 @@ from functools import partial
 from slotproof.model.caller import ACTIONS
 from slotproof.model.rules import Rules
 from slotproof.proofs.obligations import calls, steps
+from slotproof.proofs.obligations.batch import batch
+from slotproof.proofs.obligations.line import line
 from slotproof.proofs.obligations.loops import LOOPS
 from slotproof.proofs.obligations.obligation import Obligation
-from slotproof.proofs.obligations.symbols import KINDS, SLIDING_WINDOW
+from slotproof.proofs.obligations.symbols import FULL, KINDS, SLIDING_WINDOW
 
 
 @dataclass(frozen=True)
@@ -25,12 +27,13 @@ class Group:
 
 def groups(kinds: tuple[str, ...] = KINDS) -> list[Group]:
     """Every group, the largest first, so that workers end together."""
-    return [group for kind in kinds for group in _of_kind(kind)]
+    found = (group for kind in reversed(kinds) for group in _of_kind(kind))
+    return sorted(found, key=lambda group: not group.name.startswith(("allocate", "batch")))
 
 
 def _of_kind(kind: str) -> Iterator[Group]:
     yield Group("later-chunk", kind, partial(calls.later_chunk, kind))
-    for name in sorted(ACTIONS, key=lambda action: action != "allocate"):
+    for name in ACTIONS:
         yield Group(name, kind, partial(calls.call, name, kind))
     for name in ACTIONS:
         yield Group(f"{name} with care", kind, partial(calls.with_care, name, kind))
@@ -41,5 +44,8 @@ def _of_kind(kind: str) -> Iterator[Group]:
             yield Group(name, kind, partial(steps.single_step, name, kind))
     yield Group("state", kind, partial(calls.state_checks, kind))
     yield Group("lookup", kind, partial(calls.lookup, kind))
+    if kind == FULL:
+        yield Group("batch", kind, partial(batch, kind))
+    yield Group("line", kind, partial(line, kind))
     yield Group("initial", kind, partial(steps.initial_state, kind))
     yield Group("arithmetic", kind, partial(steps.arithmetic_lemmas, kind))

@@ -201,6 +201,7 @@ def _publish_known(read: Symbols, s: State, low: Int, k: Int, of: dict[str, Any]
 
     return {
         "block_hash": lambda b: ite(published(b), block_key(s.engine, r, s.writer_index(b)), s.block_hash(b)),
+        "stamp": lambda b: ite(published(b), s.clock + s.writer_index(b) - low, s.stamp(b)),
         "num_cached": lambda q: ite(q == r, k, s.num_cached(q)),
         "clock": s.clock + (k - low),
     }
@@ -255,7 +256,7 @@ LOOPS: dict[str, Loop] = {
             "step publish",
             lambda s, k, of: s.table(of["request"], k),
             lambda s, k, of: publish(s, of["request"], k),
-            ("stamp",),
+            (),
             _publish_known,
             _publish_needs,
             _no_facts,

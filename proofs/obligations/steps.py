@@ -219,6 +219,7 @@ def arithmetic_lemmas(kind: str, rules: Rules) -> Iterator[Obligation]:
         arithmetic.next_block(n),
         arithmetic.sum_of_parts(a, b),
         arithmetic.blocks_before(n, a),
+        *arithmetic.pigeonhole_by_induction(),
     ):
         goal = claim.goal()
         known = tuple(arithmetic.definitions(goal))

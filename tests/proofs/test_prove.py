@@ -14,7 +14,7 @@ import z3
 
 from slotproof.model import pool, state
 from slotproof.model.caller import ACTIONS
-from slotproof.model.invariants import LEDGER, STEPWISE
+from slotproof.model.invariants import LEDGER, STEPWISE, WRITTEN
 from slotproof.model.rules import RULES, Rules
 from slotproof.model.statements import CHECKS, STATEMENTS
 from slotproof.proofs import prove
@@ -43,7 +43,7 @@ def test_every_statement_is_proved_for_both_kinds(report: prove.Report) -> None:
 def test_every_check_invariant_and_call_has_an_obligation(report: prove.Report) -> None:
     names = {f.name.split(": ")[1] for f in report.obligations}
     assert {check.name for check in CHECKS} <= names
-    assert {invariant.name for invariant in (*STEPWISE, *LEDGER)} <= names
+    assert {invariant.name for invariant in (*STEPWISE, *LEDGER, *WRITTEN)} <= names
     assert set(ACTIONS) <= {f.name.split(":")[0] for f in report.obligations}
 
 
@@ -127,11 +127,15 @@ def test_a_proof_fails_without_the_rule_it_rests_on(rule: str, group: Any, claim
     assert unproved(Rules().without(rule)) == {claim}
 
 
+LEDGER_FIELDS = ("status", "computed", "in_flight", "unwritten", "written")
+"""What the caller and the worker keep beside the pool."""
+
+
 def test_the_stepwise_invariants_do_not_read_what_only_the_caller_changes() -> None:
-    """So a caller's change of its ledger needs no proof that they are kept."""
+    """So a change of the caller's ledger, or of what is written, needs no proof that they are kept."""
     read = Symbols("sliding-window", Rules())
     s = read.state()
-    ledger = {getattr(s, field).name() for field in ("status", "computed", "in_flight", "to_zero")}
+    ledger = {getattr(s, field).name() for field in (*LEDGER_FIELDS, "to_zero")}
     for invariant in STEPWISE:
         assert not ledger & _functions(of_state(invariant, s).goal()), invariant.name
 
@@ -156,7 +160,7 @@ def test_only_steps_and_the_ledger_change_a_state(monkeypatch: pytest.MonkeyPatc
     for kind in KINDS:
         for name in ACTIONS:
             calls._make(name, kind, Rules())
-    assert changed == {"status", "computed", "in_flight", "num_tokens", "num_to_zero"}
+    assert changed == {"num_tokens", "num_to_zero", *LEDGER_FIELDS}
 
 
 FALLS = {
