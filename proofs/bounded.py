@@ -33,11 +33,12 @@ from slotproof.impl.protocol import (
 from slotproof.model.algebra import Bool, both, implies, negate, numbers
 from slotproof.model.allocate_slots import Ask
 from slotproof.model.caller import ACTIONS, Outcome
+from slotproof.model.check import GIVES_BACK, LEAVING, NOBODY, NOT_OTHER, Check, waits
 from slotproof.model.invariants import LEDGER, STEPWISE, WRITTEN
 from slotproof.model.prefix_cache import get_computed_blocks, hits_for
 from slotproof.model.rules import Rules
 from slotproof.model.state import State
-from slotproof.model.statements import CHECKS, GIVES_BACK, LEAVING, NOBODY, NOT_OTHER, Check, waits
+from slotproof.model.statements import CHECKS
 from slotproof.proofs.obligations.claims import as_term
 from slotproof.proofs.search import Tables, start
 

@@ -239,9 +239,10 @@ def _complete(running: Running, digits: Digits, options: list[int]) -> Call:
     s = running.state
     r = digits.pick(options)
     processed = digits.amount(s.in_flight(r))
-    drafts = s.computed(r) - min(s.computed(r), s.num_tokens(r))
+    ran = s.computed(r) - s.in_flight(r) + processed
+    drafts = max(0, ran - s.num_tokens(r))
     rejected = digits.below(min(processed, drafts) + 1)
-    settled = s.computed(r) - rejected - (s.in_flight(r) - processed)
+    settled = ran - rejected
     most = min(running.engine.max_model_len, settled + 1) - s.num_tokens(r)
     sampled = digits.amount(most) if most > 0 and digits.below(8) else 0
     token = 1 + digits.below(2)

@@ -68,7 +68,7 @@ ROWS: dict[str, Possible] = {
     "engine: sliding window": _window,
     "engine: prefix caching on": _caching,
     "engine: prefix caching off": _no_caching,
-    **{f"call: {name}": _always for name in ACTIONS},
+    **{f"call: {name}": _always for name in ACTIONS if name != "execute"},  # no allocator sees the worker
     **{f"granted: {_STATUS[status]}": _always for status in (WAITING, RUNNING, PREEMPTED)},
     **{f"refused: {_STATUS[status]}": _always for status in (WAITING, RUNNING, PREEMPTED)},
     "granted: with must_fit": _always,

@@ -14,6 +14,7 @@ from slotproof.impl.protocol import (
     Call,
     Complete,
     EvictBlocks,
+    Execute,
     Finish,
     Preempt,
     RemoveSkipped,
@@ -24,6 +25,7 @@ from slotproof.model.allocate_slots import Answer, Ask, allocate_slots, num_bloc
 from slotproof.model.attention import admission_cap, skipped_blocks
 from slotproof.model.running import Integers, Running
 from slotproof.model.state import HAND, NULL_BLOCK, State
+from slotproof.model.worker import executed
 
 Label = Callable[[State, int], str | None]
 """The letter of a block's key in a state."""
@@ -33,7 +35,7 @@ class Line(Struct, frozen=True):
     """What one stage did or compared."""
 
     stage: str
-    """The lesson's stage, or `caller` or `pool`."""
+    """The lesson's stage, or `caller`, `worker` or `pool`."""
     text: str
     decides: bool = False
     """The call was decided here."""
@@ -197,6 +199,8 @@ def _other(call: Call, s: State, after: State, label: Label) -> Line:
     match call:
         case AddRequest(request=r):
             return Line("caller", f"a prompt of {counted(after.num_tokens(r), 'token')}")
+        case Execute():
+            return Line("worker", _writes(s, after))
         case Complete(request=r, processed=processed, rejected=rejected, sampled=sampled):
             parts = [f"in flight {s.in_flight(r)} - {processed} = {after.in_flight(r)}"]
             parts += [f"computed {s.computed(r)} - {rejected} rejected = {after.computed(r)}"] * bool(
@@ -224,6 +228,17 @@ def _other(call: Call, s: State, after: State, label: Label) -> Line:
             return Line("caller", f"drains {s.num_to_zero} to zero")
         case _:
             raise AssertionError(f"{call} is an allocate")
+
+
+def _writes(s: State, after: State) -> str:
+    """What the step writes: `writes token 4 of request 0, tokens 0 to 2 of request 1`."""
+    spans = []
+    for r in sorted({s.writer_request(b) for b in range(s.engine.num_blocks)}):
+        low, high = executed(s, r), executed(after, r)
+        if low < high:
+            tokens = f"token {low}" if high == low + 1 else f"tokens {low} to {high - 1}"
+            spans.append(f"{tokens} of request {r}")
+    return f"writes {', '.join(spans)}" if spans else "writes nothing: nothing is scheduled"
 
 
 def _released(s: State, after: State, r: int) -> list[int]:

@@ -14,6 +14,7 @@ from typing import Any
 
 from slotproof.model.algebra import Bool, Int, both, either, ite, negate
 from slotproof.model.state import LOADING, PREEMPTED, RUNNING, WAITING, State
+from slotproof.model.worker import is_written
 from slotproof.proofs.errors import UserError
 
 
@@ -49,6 +50,10 @@ NUMBERS: dict[str, tuple[str, Quantity]] = {
     "idle_cached": (
         "free blocks with a hash",
         lambda s: Number(_count(s, lambda b: both(s.is_hashed(b), s.is_free(b)))),
+    ),
+    "unwritten": (
+        "blocks with a hash that do not hold all of its KV",
+        lambda s: Number(_count(s, lambda b: both(s.is_hashed(b), negate(is_written(s, b))))),
     ),
     "shared": ("blocks held by several requests", lambda s: Number(_count(s, lambda b: s.ref_cnt(b) > 1))),
 }

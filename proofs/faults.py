@@ -200,6 +200,12 @@ FAULTS = (
         "to find it.",
     ),
     _fault(
+        "delay_cache_blocks",
+        "published-is-written",
+        "A delayed load's blocks are hashed when they are allocated. Until the load has arrived, and for "
+        "ever if it never does, whoever hits them reads slots that nobody has written.",
+    ),
+    _fault(
         "null_block_set_aside",
         "null-block",
         "The null block is in the free queue. A request gets it for its tokens, and shares it with every "

@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 
 from slotproof.impl.protocol import Call, Config
+from slotproof.model.check import Check
 from slotproof.model.rules import Rules
 from slotproof.model.running import ContractError
-from slotproof.model.statements import Check
 from slotproof.proofs.calls import NUMBER_BYTES, decode
 from slotproof.proofs.monitor import Monitor, Violation
 
@@ -75,11 +75,12 @@ def find(rules: Rules, window: bool | None = None, seed: int = 0) -> dict[str, S
     return {statement: made_small(story, rules) for statement, story in sorted(stories.items())}
 
 
-def made_small(story: Story, rules: Rules, more: tuple[Check, ...] = ()) -> Story:
-    """The story without calls that it does not need, and each call as simple as it can be."""
+def made_small(story: Story, rules: Rules, more: tuple[Check, ...] = (), past_others: bool = False) -> Story:
+    """The story without calls that it does not need, and each call as simple as it can be. `more` and
+    `past_others` are as in `tell`."""
 
     def confirmed(calls: tuple[Call, ...]) -> Story | None:
-        return tell(story.config, calls, rules, story.violation.statement, more)
+        return tell(story.config, calls, rules, story.violation.statement, more, past_others)
 
     def told(calls: tuple[Call, ...]) -> tuple[Call, ...] | None:
         found = confirmed(calls)
@@ -120,18 +121,30 @@ def _smaller_values(name: str, value: Any, default: Any) -> list[Any]:
 
 
 def tell(
-    config: Config, calls: tuple[Call, ...], rules: Rules, statement: str, more: tuple[Check, ...] = ()
+    config: Config,
+    calls: tuple[Call, ...],
+    rules: Rules,
+    statement: str,
+    more: tuple[Check, ...] = (),
+    past_others: bool = False,
 ) -> Story | None:
-    """The story of how these calls break a statement before any other; None if they do not, or if one is
-    outside the contract. `more` are checks beside those of the statements."""
+    """The story of how these calls break a statement; None if they do not, or if one is outside the contract.
+
+    Args:
+        more: checks beside those of the statements.
+        past_others: other statements may fall in earlier calls, as long as each call is carried out;
+            without it, this one has to fall before any other.
+    """
     monitor = Monitor(config, rules, more)
     for index, call in enumerate(calls):
         try:
             violations = monitor.step(call)
         except (ContractError, KeyError):  # KeyError: a call about a request that no longer arrives
             return None
-        if violations:
-            broken = (violation for violation in violations if violation.statement == statement)
-            violation = next(broken, None)
-            return None if violation is None else Story(config, calls[: index + 1], violation)
+        violation = next((v for v in violations if v.statement == statement), None)
+        if violation is not None:
+            return Story(config, calls[: index + 1], violation)
+        half_way = any(v.statement == "no-rollback" for v in violations)
+        if violations and (half_way or not past_others):
+            return None
     return None

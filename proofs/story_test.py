@@ -24,16 +24,18 @@ from slotproof.impl.protocol import (
     Complete,
     Config,
     EvictBlocks,
+    Execute,
     Finish,
     Preempt,
     RemoveSkipped,
     ResetPrefixCache,
     TakeNewBlockIds,
 )
+from slotproof.model.check import waits
 from slotproof.model.rules import RULES, Rules
 from slotproof.model.running import Running, Stuck
 from slotproof.model.state import UNKNOWN
-from slotproof.model.statements import STATEMENTS, waits
+from slotproof.model.statements import STATEMENTS
 from slotproof.proofs.calls import model_config
 from slotproof.proofs.compare import expected_snapshot
 from slotproof.proofs.errors import UserError
@@ -274,6 +276,8 @@ def _line(call: Call) -> Iterator[str]:
         yield f'r{call.request} = new_request("{call.request}", {list(call.tokens)}{tags})'
     elif isinstance(call, Allocate):
         yield f"allocate(manager, r{call.request}, {', '.join(_asked(call))})"
+    elif isinstance(call, Execute):
+        yield "# The step runs."
     elif isinstance(call, Complete):
         more = f", rejected={call.rejected}" if call.rejected else ""
         more += f", sampled={list(call.sampled)}" if call.sampled else ""

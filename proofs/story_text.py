@@ -12,6 +12,7 @@ from rich.text import Text
 
 from slotproof.proofs.decisions import Line
 from slotproof.proofs.told import Block, Change, Entry, Request, Shown, Step, Told, in_blocks
+from slotproof.proofs.unwritten import NOBODY
 
 _EMPTY = Text()
 _NARROW = 40
@@ -31,6 +32,8 @@ def print_story(console: Console, told: Told, full: bool = False) -> None:
     show.line(Text(told.title, "bold"))
     for rule in told.off:
         show.fact("rule off", Text(f"{rule.name} ({rule.stage}): {rule.text}"))
+    if told.allowed:
+        show.fact("allowed", Text(told.allowed))
     show.fact("engine", Text(told.engine))
     if full:
         show.whole(told.initial, told.config.block_size)
@@ -99,7 +102,7 @@ class _Printer:
     def whole(self, state: Shown, block_size: int) -> None:
         self.fact("free queue", Text(_numbers(state.free_queue)))
         self.fact("usage", Text(f"{state.usage:.0%}"))
-        for text, alike in groupby(state.blocks, key=_block):
+        for text, alike in groupby(state.blocks, key=lambda block: _block(block, block_size)):
             numbers = [block.block for block in alike]
             last = f"-{numbers[-1]}" if len(numbers) > 1 else ""
             self.fact(f"block {numbers[0]}{last}", text)
@@ -117,12 +120,15 @@ def _line_style(line: Line) -> str:
     return "bold red" if line.fails else "bold" if line.decides else ""
 
 
-def _block(block: Block) -> Text:
+def _block(block: Block, block_size: int) -> Text:
     text = Text(block.kind, _KINDS[block.kind])
     if block.kind != "null":
         text.append(f", ref_cnt {block.ref_cnt}", "")
     if block.key:
         text.append(f", key {block.key} ({block.holds})", "")
+    if block.written is not None:
+        text.append(", written ", "")
+        text.append(block.filling(block_size), "bold red" if block.filled_by == NOBODY else "")
     return text
 
 

@@ -10,12 +10,13 @@ from string import ascii_uppercase
 
 from msgspec import structs
 
-from slotproof.impl.protocol import AddRequest, Allocate, Call, Config
+from slotproof.impl.protocol import AddRequest, Allocate, Call, Config, Execute
 from slotproof.model.allocate_slots import Answer
 from slotproof.model.rules import RULES, Rules
 from slotproof.model.running import Running, Stuck
 from slotproof.model.state import NULL_BLOCK, UNKNOWN, State
 from slotproof.model.statements import STATEMENTS
+from slotproof.model.wordings import ALLOWANCES
 from slotproof.proofs.broken import named, reason
 from slotproof.proofs.calls import call_fields, call_name, model_config
 from slotproof.proofs.compare import expected_result, usage_of
@@ -38,6 +39,7 @@ from slotproof.proofs.told import (
     Told,
     in_blocks,
 )
+from slotproof.proofs.unwritten import filled_by, slots_written
 
 STATUS = ("finished", "waiting", "loading", "running", "preempted")
 """By the model's numbers; no request of a story is unknown before it arrives."""
@@ -49,9 +51,11 @@ def tell(story: Story, rules: Rules) -> Told:
     Raises:
         ContractError: a call is outside the caller's contract: the story is of other rules.
     """
-    teller = _Teller(story.config, rules)
+    about_writing = story.violation.statement == "published-is-written"
+    teller = _Teller(story.config, rules, about_writing or _executes(story.calls))
     told = teller.tell(story.calls)
-    return structs.replace(told, broken=teller.broken(story.violation))
+    allowed = next((a.text for a in ALLOWANCES.values() if a.check.name == story.violation.claim), "")
+    return structs.replace(told, broken=teller.broken(story.violation), allowed=allowed)
 
 
 def tell_reached(config: Config, calls: tuple[Call, ...], reached: str, rules: Rules | None = None) -> Told:
@@ -60,18 +64,27 @@ def tell_reached(config: Config, calls: tuple[Call, ...], reached: str, rules: R
     Raises:
         ContractError: a call is outside the caller's contract.
     """
-    told = _Teller(config, Rules() if rules is None else rules).tell(calls)
-    return structs.replace(told, reached=reached)
+    about_writing = "unwritten" in reached
+    teller = _Teller(config, Rules() if rules is None else rules, about_writing or _executes(calls))
+    return structs.replace(teller.tell(calls), reached=reached)
+
+
+def _executes(calls: tuple[Call, ...]) -> bool:
+    return any(isinstance(call, Execute) for call in calls)
 
 
 class _Teller:
-    """The running reading, and what a story has shown so far."""
+    """The running reading, and what a story has shown so far.
 
-    def __init__(self, config: Config, rules: Rules) -> None:
+    Which slots are written is shown where the story is `about_writing`.
+    """
+
+    def __init__(self, config: Config, rules: Rules, about_writing: bool) -> None:
         self.running = Running(**model_config(config), rules=rules, ghosts=True)
         self.running.read.watch = self._begin_step
         self.config = config
         self.rules = rules
+        self.about_writing = about_writing
         self.keys: dict[int, Key] = {}
         self.prompts: dict[int, int] = {}
         self._begun = self.running.state
@@ -124,7 +137,7 @@ class _Teller:
             call=call_line(call),
             result=result,
             lines=lines(call, before, after, answer, failed, self.label),
-            changes=tuple(_changes(shown, state)),
+            changes=tuple(_changes(shown, state, self.config.block_size)),
             state=state,
         )
 
@@ -188,7 +201,11 @@ class _Teller:
         kind = "null" if b == NULL_BLOCK else free if s.is_free(b) else "held"
         position = s.rank(b) if s.is_free(b) else None
         holds = self._tokens(s, b, i * size, (i + 1) * size) if key else ""
-        return Block(b, kind, s.ref_cnt(b), position, key, holds)
+        shown = Block(b, kind, s.ref_cnt(b), position, key, holds)
+        if not self.about_writing or kind in ("null", "free"):
+            return shown
+        filler = filled_by(s, b) if key else ""
+        return structs.replace(shown, written=slots_written(s, b), filled_by=filler)
 
     def _request(self, s: State, r: int, before: State | None, answer: Answer | None) -> Request:
         num_tokens, computed, text = s.num_tokens(r), s.computed(r), self.running.read.texts[r]
@@ -245,7 +262,7 @@ def _entries(s: State, r: int, before: State | None, answer: Answer | None) -> l
     return entries
 
 
-def _changes(before: Shown, after: Shown) -> list[Change]:
+def _changes(before: Shown, after: Shown, block_size: int) -> list[Change]:
     """What differs, field by field: the pool, then its blocks, then the requests."""
     changes: list[Change] = []
 
@@ -258,7 +275,8 @@ def _changes(before: Shown, after: Shown) -> list[Change]:
 
     compare("pool", _pool_fields(before), _pool_fields(after))
     for was, block in zip(before.blocks, after.blocks, strict=True):
-        compare(f"block {block.block}", _block_fields(was), _block_fields(block))
+        old, new = _block_fields(was, block_size), _block_fields(block, block_size)
+        compare(f"block {block.block}", old, new)
     known = {request.request: request for request in before.requests}
     for request in after.requests:
         earlier = known.get(request.request)
@@ -271,8 +289,9 @@ def _pool_fields(state: Shown) -> dict[str, str]:
     return {"free queue": _blocks(state.free_queue), "to zero": _blocks(state.to_zero)}
 
 
-def _block_fields(block: Block) -> dict[str, str]:
-    return {"kind": block.kind, "ref_cnt": str(block.ref_cnt), "key": block.key or "-"}
+def _block_fields(block: Block, block_size: int) -> dict[str, str]:
+    fields = {"kind": block.kind, "ref_cnt": str(block.ref_cnt), "key": block.key or "-"}
+    return fields if block.written is None else {**fields, "written": block.filling(block_size)}
 
 
 def _request_fields(request: Request) -> dict[str, str]:

@@ -37,7 +37,18 @@ class Block(Struct, frozen=True):
     key: str | None
     """The letter of its key."""
     holds: str
-    """The tokens in its slots, if it has a key."""
+    """The tokens that its slots are for, if it has a key."""
+    written: int | None = None
+    """Its slots that hold KV; None in a story that is not about what is written, and for a block that is
+    neither held nor cached."""
+    filled_by: str = ""
+    """Who writes the rest, if it has a key and lacks something: `this step`, the one that is being made up;
+    `a load`; or `nobody`."""
+
+    def filling(self, block_size: int) -> str:
+        """`1/2`, and who writes the rest."""
+        rest = f" ({self.filled_by} writes the rest)" if self.filled_by else ""
+        return f"{self.written}/{block_size}{rest}"
 
 
 class Entry(Struct, frozen=True):
@@ -149,6 +160,8 @@ class Told(Struct, frozen=True):
     steps: tuple[Step, ...]
     broken: Broken | None
     """What the last call broke; None where the story ends in a state that was asked for."""
+    allowed: str = ""
+    """What the caller is allowed beyond what the statement needs, in words."""
     reached: str = ""
     """What holds in that state."""
 

@@ -294,6 +294,7 @@ PATCHES: dict[str, Callable[[], Any]] = {
     "popping_evicts": _popping_evicts,
     "hash_final_tokens_only": _hash_final_tokens_only,
     "hash_full_blocks_only": _hash_full_blocks_only,
+    "delay_cache_blocks": lambda: always(delay_cache_blocks=False),
     "null_block_set_aside": _null_block_set_aside,
     "free_tail_first": _free_tail_first,
     "unhashed_to_front": _unhashed_to_front,

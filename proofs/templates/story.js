@@ -74,13 +74,18 @@
         );
         if (block.key) cell.append(make("span", { class: "key" }, unseen("key "), block.key));
         cell.append(make("span", { class: "holds" }, block.holds));
+        if (block.written !== null) {
+          cell.append(make("span", { class: "written" }, `written ${block.written}/${told.config.block_size}`));
+        }
+        if (block.filled_by) cell.append(make("span", { class: "rest" }, `${block.filled_by} writes the rest`));
+        lacking(cell, block);
         return mark(cell, changed.has(`block ${block.block}`), blamed.blocks.includes(block.block));
       }),
     );
     const before = stateAt(Math.max(0, n - 1)).free_queue;
     const queue = state.free_queue.map((b) => {
       const item = make("li", { "data-block": b, "data-kind": state.blocks[b].kind }, String(b));
-      return mark(item, !before.includes(b), blamed.blocks.includes(b));
+      return mark(lacking(item, state.blocks[b]), !before.includes(b), blamed.blocks.includes(b));
     });
     $("queue").replaceChildren(...(queue.length ? queue : [make("li", { class: "empty" }, "empty")]));
     const seen = new Set(told.keys.map((key) => key.label));
@@ -99,6 +104,12 @@
     return false;
   }
 
+  /** Shows who writes what a block lacks. */
+  function lacking(element, block) {
+    if (block.filled_by) element.dataset.rest = block.filled_by;
+    return element;
+  }
+
   function mark(element, changed, blamed) {
     if (changed) element.append(unseen(", changed"));
     if (changed) element.classList.add("changed");
@@ -107,11 +118,12 @@
   }
 
   function drawRequests(n, fields, blamed) {
-    const shown = stateAt(n).requests.map((request) => drawRequest(request, fields, blamed));
+    const { requests, blocks } = stateAt(n);
+    const shown = requests.map((request) => drawRequest(request, blocks, fields, blamed));
     $("requests").replaceChildren(...(shown.length ? shown : [make("p", { class: "tag" }, "none yet")]));
   }
 
-  function drawRequest(request, fields, blamed) {
+  function drawRequest(request, blocks, fields, blamed) {
     const moved = (field) => fields.has(`request ${request.request} ${field}`);
     const counts = make("span", { class: "counts" });
     for (const field of ["prompt", "output", "computed", "in flight", "drafts", "salt", "lora"]) {
@@ -123,14 +135,14 @@
     const status = make("span", { class: "status", "data-status": request.status }, request.status);
     if (moved("status")) status.classList.add("changed");
     const title = make("h3", {}, make("span", { class: "name" }, `request ${request.request}`), status, counts);
-    const box = make("article", { class: "request", "data-request": request.request }, title, ruler(request, blamed));
+    const box = make("article", { class: "request", "data-request": request.request }, title, ruler(request, blocks, blamed));
     box.classList.toggle("gone", request.status === "finished");
     box.classList.toggle("accused", blamed.requests.includes(request.request));
     return box;
   }
 
   /** The tokens of a request, the slots of each block over its entry of the block table. */
-  function ruler(request, blamed) {
+  function ruler(request, blocks, blamed) {
     const size = told.config.block_size;
     const slots = request.spans.flatMap((span) =>
       Array.from({ length: span.end - span.start }, (_, i) => slot(request, span, span.start + i)),
@@ -142,7 +154,10 @@
       group.append(make("div", { class: "slots" }, ...slots.slice(i * size, (i + 1) * size)));
       const kind = entry ? entry.kind : "none";
       const cell = make("div", { class: "entry", "data-kind": kind }, entry ? String(entry.block) : "\u00a0");
-      if (entry) cell.dataset.block = entry.block;
+      if (entry) {
+        cell.dataset.block = entry.block;
+        lacking(cell, blocks[entry.block]);
+      }
       if (entry && kind !== "held") cell.append(make("span", { class: "why" }, kind));
       if (request.table.length) group.append(mark(cell, false, entry && kind !== "null" && blamed.blocks.includes(entry.block)));
       groups.push(group);

@@ -6,7 +6,19 @@ from typing import Any
 
 import pytest
 
-from slotproof.impl.protocol import AddRequest, Allocate, Call, Complete, Config, EvictBlocks, Finish
+from slotproof.impl.protocol import (
+    AddRequest,
+    Allocate,
+    Call,
+    Complete,
+    Config,
+    EvictBlocks,
+    Execute,
+    Finish,
+    Preempt,
+)
+from slotproof.model.rules import Rules
+from slotproof.model.wordings import ALLOWANCES
 from slotproof.proofs.faults import NAMED
 from slotproof.proofs.stories import Story, tell
 
@@ -100,6 +112,7 @@ TOLD: dict[str, tuple[Config, tuple[Call, ...]]] = {
         (add(0, 1, 1), allocate(0, 2), Complete(0, processed=2, sampled=(2,)), allocate(0, 2)),
     ),
     "hash_full_blocks_only": (engine(), (add(0, 1), allocate(0, 1))),
+    "delay_cache_blocks": (engine(), (add(0, 1, 1, 1), allocate(0, 0, external=2, delay_cache=True))),
     "null_block_set_aside": (engine(), (add(0, 1),)),
     "free_tail_first": (engine(num_blocks=4), IDLE_PAIR),
     "unhashed_to_front": (engine(num_blocks=4), (add(0, 1, 1, 2), allocate(0, 3), Finish(0))),
@@ -139,3 +152,18 @@ def stories() -> Teller:
         assert story.calls == calls, f"{name}: it falls after {len(story.calls)} calls"
         found[name] = story
     return found
+
+
+@pytest.fixture(scope="session")
+def dropped() -> Story:
+    """Request 0's blocks are written. Request 1 is preempted before the step runs in which it is scheduled,
+    and hits the block that nobody wrote."""
+    calls = (
+        *(add(0, 3, 3, 3), allocate(0, 3), Execute()),
+        *(add(1, 1, 1, 2), allocate(1, 2), Preempt(1), allocate(1, 1)),
+    )
+    allowed = ALLOWANCES["drop"]
+    story = tell(engine(), calls, Rules(), allowed.statement, (allowed.check,))
+    assert story is not None
+    assert story.calls == calls
+    return story

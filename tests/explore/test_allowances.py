@@ -10,7 +10,7 @@ from slotproof.proofs.bounded import CORE, LOADS, RARE, Bounds
 from slotproof.proofs.explore import engines, explore_faults
 from slotproof.proofs.stories import tell
 
-CALLS = {"evict_blocks": 4, "release": 4, "hits": 4, "lookahead": 3, "reserve": 3}
+CALLS = {"evict_blocks": 4, "release": 4, "hits": 4, "lookahead": 3, "reserve": 3, "drop": 4}
 
 
 @pytest.mark.slow

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from slotproof.impl.protocol import Config
+from slotproof.impl.protocol import AddRequest, Allocate, Complete, Config
 from slotproof.model.rules import Rules
 from slotproof.proofs.bounded import CORE, LOADS, RARE, Bounds, breaks, search
 from slotproof.proofs.explore import engines, explore_faults, explore_state
 from slotproof.proofs.expression import parse
-from slotproof.proofs.stories import tell
+from slotproof.proofs.stories import Story, made_small, tell
 
 ENGINE = Config(num_blocks=5, block_size=1, max_model_len=5, watermark_blocks=1)
 EVERYTHING = (*CORE, *LOADS, *RARE)
@@ -57,6 +57,53 @@ def test_a_state_is_reached_by_calls_that_lead_to_it() -> None:
     expression = parse("preempted(r1) and idle_cached == 2", 2)
     answer = explore_state(Rules(), expression, (ENGINE,), Bounds(calls=4, seconds=100))
     assert [type(call).__name__ for call in answer.calls] == ["AddRequest", "Allocate", "Preempt"]
+
+
+def test_what_is_not_written_can_be_asked_for() -> None:
+    expression = parse("unwritten > 0 and preempted(r1)", 2)
+    answer = explore_state(Rules(), expression, (ENGINE,), Bounds(calls=4, seconds=100))
+    assert [type(call).__name__ for call in answer.calls] == ["AddRequest", "Allocate", "Preempt"]
+    expression = parse("cached > 0 and unwritten == 0", 2)
+    bounds = Bounds(calls=4, actions=EVERYTHING, seconds=100)
+    answer = explore_state(Rules(), expression, (ENGINE,), bounds)
+    assert [type(call).__name__ for call in answer.calls[:2]] == ["AddRequest", "Allocate"]
+    assert len(answer.calls) == 3
+
+
+DRAFTS = (AddRequest(0, (1, 1)), Allocate(0, 2), Allocate(0, 2), Complete(0, processed=3, rejected=1))
+"""With drafts hashed, a block that a rejected draft leaves behind is never written."""
+
+
+def test_a_statement_asked_for_by_name_may_fall_after_another() -> None:
+    rules, statement = Rules().without("hash_final_tokens_only"), "published-is-written"
+    first = tell(ENGINE, DRAFTS, rules, "drafts-never-hashed")
+    assert first is not None
+    assert first.calls == DRAFTS[:3]
+    assert tell(ENGINE, DRAFTS, rules, statement) is None
+    story = tell(ENGINE, DRAFTS, rules, statement, past_others=True)
+    assert story is not None
+    assert (story.calls, story.violation.claim) == (DRAFTS, "hashed-blocks-are-written")
+    assert made_small(story, rules, past_others=True) == story
+    assert tell(ENGINE, DRAFTS, Rules(), statement, past_others=True) is None
+
+
+def test_no_story_goes_on_past_a_call_that_failed_half_way(stories: dict[str, Story]) -> None:
+    failing = stories["count_idle_hits"]
+    more = Allocate(1, 1, reserved=1)
+    rules = Rules().without("count_idle_hits", "keep_reserved")
+    calls = (*failing.calls[:-1], more)
+    assert tell(failing.config, calls, rules, "watermark", past_others=True) is not None
+    calls = (*failing.calls, more)
+    assert tell(failing.config, calls, rules, "watermark", past_others=True) is None
+
+
+@pytest.mark.slow
+def test_the_search_for_a_statement_by_name_ends_in_its_story() -> None:
+    rules, statement = Rules().without("hash_final_tokens_only"), "published-is-written"
+    answer = explore_faults(rules, (statement,), engines("full"), Bounds(calls=4, seconds=200))
+    assert answer.story is not None
+    assert len(answer.calls) == 4
+    assert answer.story.violation.statement == statement
 
 
 def test_a_state_that_cannot_be_reached_is_not() -> None:

@@ -11,7 +11,7 @@ from slotproof.proofs.expression import NUMBERS, OF_REQUEST, ExpressionError, pa
 @pytest.fixture(scope="module")
 def running() -> Running:
     """Request 0 runs on three of four blocks, two of them hashed; request 1 waits."""
-    model = Running(num_blocks=5, block_size=2, max_model_len=12)
+    model = Running(num_blocks=5, block_size=2, max_model_len=12, ghosts=True)
     model.step("add_request", request=0, tokens=(1, 1, 1, 1, 1))
     model.step("allocate", request=0, new=5)
     model.step("add_request", request=1, tokens=(2,))
@@ -35,11 +35,22 @@ def running() -> Running:
         ("tokens(r1) == 5 and published(r1) == 2 and drafts(r1) == 0", True),
         ("free == 1 or free == 2 and free == 3", True),
         ("idle_cached == 0 and shared == 0", True),
+        ("unwritten == 2", True),
         ("loading(r1) or preempted(r2)", False),
     ],
 )
 def test_an_expression_says_what_it_means(running: Running, text: str, holds: bool) -> None:
     assert parse(text, 2)(running.state) is holds
+
+
+def test_what_is_written_counts_no_more() -> None:
+    model = Running(num_blocks=5, block_size=2, max_model_len=12, ghosts=True)
+    model.step("add_request", request=0, tokens=(1, 1, 1, 1, 1))
+    model.step("allocate", request=0, new=3)
+    model.step("execute")
+    assert parse("cached == 1 and unwritten == 0", 1)(model.state)
+    model.step("allocate", request=0, new=1)
+    assert parse("cached == 2 and unwritten == 1", 1)(model.state)
 
 
 @pytest.mark.parametrize(

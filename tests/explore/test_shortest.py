@@ -33,6 +33,7 @@ CALLS = {
     "popping_evicts": 4,
     "hash_final_tokens_only": 3,
     "hash_full_blocks_only": 2,
+    "delay_cache_blocks": 2,
     "null_block_set_aside": 1,
     "free_tail_first": 3,
     "unhashed_to_front": 3,

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from slotproof.model.rules import Rules
 from slotproof.proofs.errors import UserError
 from slotproof.proofs.faults import NAMED
 from slotproof.proofs.stories import Story
@@ -36,11 +37,13 @@ WIDTHS = (380, 1400)
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (apt-get install chromium)")
 
 
-@pytest.fixture(scope="module", params=["count_idle_hits", "release_processed_only", "reached"])
-def told(request: pytest.FixtureRequest, stories: dict[str, Story]) -> Told:
+@pytest.fixture(scope="module", params=["count_idle_hits", "release_processed_only", "reached", "dropped"])
+def told(request: pytest.FixtureRequest, stories: dict[str, Story], dropped: Story) -> Told:
     if request.param == "reached":
         story = stories["free_unreferenced_only"]
         return tell_reached(story.config, story.calls, "hits > 0 and held < 2")
+    if request.param == "dropped":
+        return tell(dropped, Rules())
     return tell(stories[request.param], NAMED[request.param].bent)
 
 
@@ -167,6 +170,7 @@ SHOWN = """(() => {
       const key = b.querySelector(".key")?.lastChild.data ?? null;
       return [Number(b.dataset.block), b.dataset.kind, Number(b.dataset.ref), key];
     }),
+    filled: all(document, "#blocks .block").map(b => [text(b, ".written"), text(b, ".rest")]),
     changed: all(document, "#blocks .changed").map(b => Number(b.dataset.block)),
     queue: all(document, "#queue li[data-block]").map(b => Number(b.dataset.block)),
     requests: all(document, ".request").map(r => ({
@@ -189,6 +193,14 @@ def compare(browser: Browser, told: Told, n: int) -> None:
     seen = browser.run(SHOWN)
     state = told.steps[n - 1].state if n else told.initial
     assert seen["blocks"] == [[b.block, b.kind, b.ref_cnt, b.key] for b in state.blocks]
+    size = told.config.block_size
+    assert seen["filled"] == [
+        [
+            None if b.written is None else f"written {b.written}/{size}",
+            f"{b.filled_by} writes the rest" if b.filled_by else None,
+        ]
+        for b in state.blocks
+    ]
     assert seen["queue"] == list(state.free_queue)
     assert [r["status"] for r in seen["requests"]] == [r.status for r in state.requests]
     for shown, request in zip(seen["requests"], state.requests, strict=True):
@@ -217,6 +229,7 @@ def changed_blocks(before: Shown, after: Shown) -> list[int]:
         b.block
         for a, b in zip(before.blocks, after.blocks, strict=True)
         if (a.kind, a.ref_cnt, a.key) != (b.kind, b.ref_cnt, b.key)
+        or (b.written is not None and a.filling(1) != b.filling(1))
     ]
 
 
@@ -266,6 +279,22 @@ def test_nothing_is_cut_off_or_fetched(browser: Browser, told: Told, url: str, w
     assert {address.partition("#")[0] for address in asked} <= {url, "data:,"}
     bad = ("Runtime.exceptionThrown", "Log.entryAdded")
     assert [event for event in browser.events if event["method"] in bad] == []
+
+
+@needs_chromium
+def test_a_block_that_nobody_writes_is_seen_wherever_it_is(
+    browser: Browser, dropped: Story, tmp_path: Path
+) -> None:
+    write_page(tmp_path / "story.html", tell(dropped, Rules()))
+    marked = "[...document.querySelectorAll('[data-rest=nobody]')]"
+    of = f"{marked}.map(e => [e.closest('[id]').id, Number(e.dataset.block)])"
+    browser.open(f"{(tmp_path / 'story.html').as_uri()}#5", 1400)
+    assert browser.run(of) == []
+    browser.press("ArrowRight")
+    assert browser.run(of) == [["blocks", 3], ["queue", 3]]
+    browser.press("ArrowRight")
+    assert browser.run(of) == [["blocks", 3], ["requests", 3]]
+    assert len(browser.run(f"[...new Set({marked}.map(e => getComputedStyle(e).borderColor))]")) == 1
 
 
 @needs_chromium

@@ -19,6 +19,7 @@ from slotproof.impl.protocol import (
     Complete,
     Config,
     EvictBlocks,
+    Execute,
     Finish,
     Preempt,
     RemoveSkipped,
@@ -97,6 +98,7 @@ def everything() -> Story:
     calls = (
         AddRequest(0, (1,), salt=1, lora=2),
         Allocate(0, 1, skip_cache=True, lookahead=1, has_scheduled=False),
+        Execute(),
         Complete(0, processed=1, sampled=(2,)),
         Allocate(0, 3, reserved=1),
         Complete(0, processed=3, rejected=1, sampled=(2,)),
@@ -114,6 +116,11 @@ def everything() -> Story:
     story = tell(config, calls, TAIL_LAST.bent, TAIL_LAST.statement)
     assert story is not None
     return story
+
+
+def test_the_worker_is_a_remark() -> None:
+    """A `KVCacheManager` has nothing to do when the step runs."""
+    assert "    # The step runs.\n    complete(r0, 1, sampled=[2])\n" in text_of(everything(), TAIL_LAST.bent)
 
 
 @pytest.fixture(scope="module")
@@ -173,6 +180,11 @@ class TestVllm:
                 if agrees(faulty, *told):
                     unseen.append(name)
         assert unseen == []
+
+    def test_the_gate_agrees_on_what_a_statement_needs(self, dropped: Story) -> None:
+        """vLLM, too, lets a request hit the block that it left unwritten."""
+        with closing(Isolated(loader("vllm"))) as vllm:
+            assert agrees(vllm, dropped.config, dropped.calls)
 
     def test_every_kind_of_call_can_be_written(self, tmp_path: Path) -> None:
         path = tmp_path / "test_everything.py"

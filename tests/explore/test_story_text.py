@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
+from slotproof.model.rules import Rules
 from slotproof.proofs.faults import FAULTS, NAMED
 from slotproof.proofs.stories import Story
 from slotproof.proofs.story_text import print_story
@@ -81,6 +82,22 @@ def test_full_shows_whole_states(stories: dict[str, Story]) -> None:
     assert "  request 1    tokens 1 1 · 2 2 · 3 3 · 4 4\n" in text
     assert "  to zero      1 2\n" in text
     assert "→" not in text
+
+
+def test_what_is_written_is_shown(dropped: Story) -> None:
+    text = printed(tell(dropped, Rules()))
+    assert "  allowed      a request may leave after it was scheduled" in text
+    assert "\n3. execute\n  answer       done\n  worker       writes tokens 0 to 2 of request 0\n" in text
+    assert "  block 1      written 0/2 (this step writes the rest) → 2/2\n" in text
+    assert (
+        "  broken       request 1 adopts block 3 for entry 0; 0 of its 2 slots are written, and nobody"
+        in text
+    )
+    full = printed(tell(dropped, Rules()), full=True)
+    assert "  block 1      held, ref_cnt 1, key A (3 3), written 2/2\n" in full
+    assert "  block 2      held, ref_cnt 1, written 1/2\n" in full
+    assert "  block 3      cached, ref_cnt 0, key B (1 1), written 0/2 (nobody writes the rest)\n" in full
+    assert "  block 4-5    free, ref_cnt 0\n" in full
 
 
 def test_what_is_shown_is_not_markup(stories: dict[str, Story]) -> None:

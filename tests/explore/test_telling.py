@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from slotproof.impl.protocol import AddRequest, Allocate, Config
-from slotproof.model.invariants import LEDGER, STEPWISE
+from slotproof.impl.protocol import AddRequest, Allocate, Config, Execute
+from slotproof.model.invariants import LEDGER, STEPWISE, WRITTEN
 from slotproof.model.rules import Rules
 from slotproof.model.running import ContractError, Running
 from slotproof.model.statements import CHECKS
@@ -14,6 +14,7 @@ from slotproof.proofs.broken import SENTENCES
 from slotproof.proofs.calls import call_fields, model_config
 from slotproof.proofs.compare import expected_snapshot
 from slotproof.proofs.faults import FAULTS, NAMED
+from slotproof.proofs.monitor import Violation
 from slotproof.proofs.stories import Story
 from slotproof.proofs.telling import tell, tell_reached
 from slotproof.proofs.text import call_line
@@ -69,6 +70,7 @@ def test_the_changes_lead_from_one_state_to_the_next(name: str, stories: Stories
         changed = {change.subject: change for change in step.changes}
         for old, new in zip(before.blocks, after.blocks, strict=True):
             same = (old.kind, old.ref_cnt, old.key) == (new.kind, new.ref_cnt, new.key)
+            same = same and (old.written, old.filled_by) == (new.written, new.filled_by)
             assert same != (f"block {new.block}" in changed)
         queue = [c for c in step.changes if (c.subject, c.field) == ("pool", "free queue")]
         assert bool(queue) == (before.free_queue != after.free_queue)
@@ -92,7 +94,7 @@ def test_slots_are_told_once_and_in_order(name: str, stories: Stories) -> None:
 
 
 def test_every_claim_has_a_sentence() -> None:
-    claims = {claim.name for claim in (*STEPWISE, *LEDGER)} | {check.name for check in CHECKS}
+    claims = {claim.name for claim in (*STEPWISE, *LEDGER, *WRITTEN)} | {check.name for check in CHECKS}
     claims |= {allowance.check.name for allowance in ALLOWANCES.values()}
     assert set(SENTENCES) <= claims
     # The hand is no request and what a hand or a table's bounds hold cannot be seen from outside.
@@ -178,6 +180,99 @@ def test_lookahead_that_reaches_into_the_prompt() -> None:
         calls = (AddRequest(0, (1, 2, 3, 4)), Allocate(0, 1, lookahead=lookahead))
         request = tell_reached(config, calls, "free < 8").steps[-1].state.requests[0]
         assert request.spans == (Span(0, 1, "new", False), Span(1, 4, "todo", False), *rest)
+
+
+def written(story: Told, block: int) -> list[tuple[int | None, str]]:
+    """What is said of a block's slots, call by call."""
+    return [(step.state.blocks[block].written, step.state.blocks[block].filled_by) for step in story.steps]
+
+
+def test_what_is_written_is_told_where_the_story_is_about_it(stories: Stories, dropped: Story) -> None:
+    story = tell(dropped, Rules())
+    assert lines(story, 3) == [("worker", "writes tokens 0 to 2 of request 0")]
+    assert written(story, 1) == [(None, ""), (0, "this step"), *[(2, "")] * 5]
+    assert written(story, 2) == [(None, ""), (0, ""), *[(1, "")] * 5], "of a block without a key, how much"
+    assert written(story, 3) == [*[(None, "")] * 4, (0, "this step"), (0, "nobody"), (0, "nobody")]
+    assert Change("block 1", "written", "0/2 (this step writes the rest)", "2/2") in story.steps[2].changes
+    assert story.broken is not None
+    assert (story.broken.blocks, story.broken.requests) == ((3,), (1,))
+    assert "left behind" in story.allowed
+    loads = told(stories, "delay_cache_blocks")
+    assert written(loads, 1) == [(None, ""), (0, "a load")]
+    assert loads.allowed == ""
+    for calls, reached, shown in ((2, "free<5", False), (3, "free<5", True), (2, "not(unwritten<1)", True)):
+        blocks = tell_reached(dropped.config, dropped.calls[:calls], reached).steps[-1].state.blocks
+        assert (blocks[1].written is not None) is shown
+    for block in told(stories, "count_idle_hits").steps[-1].state.blocks:
+        assert (block.written, block.filled_by) == (None, "")
+
+
+def test_a_step_that_has_nothing_to_write_says_so(dropped: Story) -> None:
+    calls = (*dropped.calls[:3], Execute(), *dropped.calls[3:], Execute())
+    story = tell_reached(dropped.config, calls, "free > 0")
+    assert lines(story, 4) == [("worker", "writes nothing: nothing is scheduled")]
+    assert lines(story, 9) == [("worker", "writes token 2 of request 1")]
+
+
+@pytest.mark.parametrize(
+    ("calls", "claim", "detail", "reason"),
+    [
+        (
+            6,
+            "hashed-blocks-are-written",
+            "block 3",
+            "block 3 (taken for entry 0 of request 1) is published with key B; 0 of its 2 slots are written, "
+            "and nobody will write them: request 1 was preempted before the step ran",
+        ),
+        (
+            6,
+            "hit-is-written",
+            "index 0",
+            "the lookup of request 1 finds block 3 for entry 0; 0 of its 2 slots are written, and nobody "
+            "will write them: request 1 was preempted before the step ran",
+        ),
+        (
+            6,
+            "dropped-blocks-stay-unwritten",
+            "index 0",
+            "block 3 (entry 0 of request 1) was left with 0 written slots; it is published, and has 0 "
+            "written slots now",
+        ),
+        (
+            7,
+            "computed-tokens-are-written",
+            "request 1, index 0",
+            "request 1 takes its first 2 tokens for written, but of block 3 (entry 0) 0 of its 2 slots are "
+            "written, and nobody will write them: request 1 writes from token 2 on",
+        ),
+        (
+            7,
+            "open-tokens-have-own-blocks",
+            "request 1, index 1",
+            "request 1 is yet to write from token 2 on, and its entry 1 is block 4, which was taken for "
+            "request 1",
+        ),
+        (
+            8,
+            "step-reads-what-is-written",
+            "request 1, index 0",
+            "the step reads 2 slots of block 3 (entry 0 of request 1's table), of which 0 hold KV",
+        ),
+        (
+            8,
+            "step-reads-what-is-written",
+            "request 1, index 1",
+            "the step reads 1 slot of block 4 (entry 1 of request 1's table), of which 1 hold KV",
+        ),
+    ],
+)
+def test_what_is_not_written_is_said(
+    calls: int, claim: str, detail: str, reason: str, dropped: Story
+) -> None:
+    violation = Violation("published-is-written", claim, "worker", detail)
+    broken = tell(Story(dropped.config, (*dropped.calls, Execute())[:calls], violation), Rules()).broken
+    assert broken is not None
+    assert broken.reason == reason
 
 
 def test_a_story_of_other_rules_is_refused(stories: Stories) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotproof.impl.protocol import Allocate, Call, TakeNewBlockIds
+from slotproof.impl.protocol import Allocate, Call, Execute, TakeNewBlockIds
 from slotproof.model.running import Running
 from slotproof.proofs.calls import NUMBER_BYTES, call_fields, configurations, decode, model_config
 from slotproof.proofs.compare import expected_snapshot
@@ -31,6 +31,17 @@ def test_every_number_is_a_legal_call() -> None:
 
 def test_the_same_numbers_make_the_same_calls() -> None:
     assert drive(seed=6, calls=20) == drive(seed=6, calls=20)
+
+
+def test_only_who_keeps_the_ghosts_draws_the_worker() -> None:
+    for ghosts in (False, True):
+        running, random = Running(**model_config(configurations(1)[0]), ghosts=ghosts), Random(1)
+        drawn = set()
+        for _ in range(150):
+            call = decode(running, random.getrandbits(8 * NUMBER_BYTES))
+            expect(running, call)
+            drawn.add(type(call))
+        assert (Execute in drawn) is ghosts
 
 
 @given(st.lists(st.integers(0, 1 << 8 * NUMBER_BYTES), max_size=20))

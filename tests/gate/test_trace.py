@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from slotproof.impl.protocol import Config
+from slotproof.impl.protocol import AddRequest, Allocate, Call, Complete, Config, Execute
 from slotproof.proofs.calls import configurations
 from slotproof.proofs.compare import Strictness
 from slotproof.proofs.errors import UserError
 from slotproof.proofs.gate import tell
+from slotproof.proofs.implementations import loader
+from slotproof.proofs.isolation import Isolated
 from slotproof.proofs.itf import from_itf, to_itf
-from slotproof.proofs.oracle import trace_of
+from slotproof.proofs.oracle import expect_all, trace_of
+from slotproof.proofs.replay import retell, run_again
 from slotproof.proofs.trace import Trace, TraceError, check_config, read_trace, write_trace
 
 
@@ -37,6 +41,18 @@ def test_what_is_written_is_read(trace: Trace, file: Path) -> None:
     assert len(trace.steps) == 30
     assert read_trace(file) == trace
     assert [path.name for path in file.parent.iterdir()] == ["trace.json"]
+
+
+def test_a_trace_may_have_the_worker_in_it(tmp_path: Path) -> None:
+    config = Config(num_blocks=4, block_size=2, max_model_len=8)
+    calls: list[Call] = [AddRequest(0, (1, 2, 3)), Allocate(0, 3), Execute(), Complete(0, 3)]
+    trace, path = trace_of(config, expect_all(config, calls)), tmp_path / "trace.json"
+    write_trace(trace, path)
+    assert read_trace(path) == trace
+    assert trace.steps[1].state == trace.steps[2].state
+    assert retell(trace, path).differences == []
+    with closing(Isolated(loader("torch", "cpu"))) as torch:
+        assert run_again(torch, trace, Strictness.EXACT) == (4, [], False)
 
 
 def test_the_layout_is_itf(file: Path) -> None:
