@@ -84,9 +84,13 @@ class Complete(msgspec.Struct, frozen=True, tag="complete", tag_field="call", fo
 class CacheBlocks(
     msgspec.Struct, frozen=True, tag="cache_blocks", tag_field="call", forbid_unknown_fields=True
 ):
-    """A delayed load has arrived: the computed blocks are published, and the request waits again."""
+    """`cache_blocks`: a delayed load has arrived, and the request waits again; or, with `tokens`, a running
+    request's first tokens, final ones that have run, are published before its next allocation (as vLLM's
+    `AsyncScheduler` does)."""
 
     request: int
+    tokens: int | None = None
+    """None for a load: all computed tokens."""
 
 
 class RemoveSkipped(

@@ -191,11 +191,12 @@ class TorchAllocator:
             raise _wrong(call, f"{call.processed} tokens processed, {in_flight} in flight")
         if not 0 <= call.rejected <= call.processed:
             raise _wrong(call, f"{call.rejected} of {call.processed} processed tokens rejected")
-        if computed - call.rejected < min(computed, request.num_tokens):
+        ran = computed - in_flight + call.processed
+        if ran - call.rejected < min(ran, request.num_tokens):
             raise _wrong(
                 call, f"{call.rejected} rejected: only drafts past {request.num_tokens} tokens can be"
             )
-        settled = computed - call.rejected - (in_flight - call.processed)
+        settled = ran - call.rejected
         if call.sampled:
             limit = min(self._config.max_model_len, settled + 1)
             if request.num_tokens + len(call.sampled) > limit:
@@ -209,6 +210,14 @@ class TorchAllocator:
 
     def _cache_blocks(self, call: CacheBlocks) -> Result:
         request = self._request(call.request)
+        if call.tokens is not None:
+            ran = request.num_computed_tokens - request.num_in_flight_tokens
+            if request.status is not RequestStatus.RUNNING:
+                raise _wrong(call, "it does not run")
+            if not 1 <= call.tokens <= min(ran, request.num_tokens):
+                raise _wrong(call, f"{ran} of its {request.num_tokens} tokens have run")
+            self.manager.cache_blocks(request, call.tokens)
+            return Result()
         if request.status is not RequestStatus.WAITING_FOR_REMOTE_KVS:
             raise _wrong(call, "it waits for no load")
         self.manager.cache_blocks(request, request.num_computed_tokens)

@@ -217,11 +217,12 @@ class VllmAllocator:
             raise _illegal(call, f"processed {call.processed} must be 1 to {in_flight} tokens in flight")
         if not 0 <= call.rejected <= call.processed:
             raise _illegal(call, f"rejected {call.rejected} must be 0 to processed {call.processed}")
-        if computed - call.rejected < min(computed, request.num_tokens):
+        ran = computed - in_flight + call.processed
+        if ran - call.rejected < min(ran, request.num_tokens):
             raise _illegal(
                 call, f"rejected {call.rejected}: only drafts past {request.num_tokens} tokens can be"
             )
-        settled = computed - call.rejected - (in_flight - call.processed)
+        settled = ran - call.rejected
         limit = min(self._config.max_model_len, settled + 1)
         if call.sampled and request.num_tokens + len(call.sampled) > limit:
             raise _illegal(call, f"{request.num_tokens} + {len(call.sampled)} sampled tokens exceed {limit}")
@@ -233,6 +234,14 @@ class VllmAllocator:
 
     def _cache_blocks(self, call: CacheBlocks) -> Result:
         request = self._request(call)
+        if call.tokens is not None:
+            ran = request.num_computed_tokens - request.num_in_flight_tokens
+            if request.status != self._status.RUNNING:
+                raise _illegal(call, f"request {call.request} does not run")
+            if not 1 <= call.tokens <= min(ran, request.num_tokens):
+                raise _illegal(call, f"{ran} of the {request.num_tokens} tokens have run")
+            self._manager.cache_blocks(request, call.tokens)
+            return Result()
         if request.status != self._status.WAITING_FOR_REMOTE_KVS:
             raise _illegal(call, f"request {call.request} waits for no load")
         self._manager.cache_blocks(request, request.num_computed_tokens)

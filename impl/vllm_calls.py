@@ -186,17 +186,18 @@ class VllmCalls:
         return granted
 
     def cache_blocks(self, request: Any, num_computed_tokens: int) -> None:
-        """Told as `CacheBlocks`: the request's load has arrived. `AsyncScheduler` also publishes what a
-        running request has computed as soon as its tokens are known. The protocol has no call for that: it
-        is withheld, and the blocks are published by the request's next allocation."""
+        """Told as `CacheBlocks`: the request's load has arrived, or `AsyncScheduler` publishes what a running
+        request has computed as soon as its tokens are known."""
         waits = request.status.name == "WAITING_FOR_REMOTE_KVS"
         run = request.num_computed_tokens - (0 if waits else request.num_in_flight_tokens)
         if num_computed_tokens != run if waits else num_computed_tokens > min(run, request.num_tokens):
             raise NotInProtocol(f"{num_computed_tokens} tokens are published, {run} are there")
-        if not waits:
-            return
+        self.settle()
         self._original["cache_blocks"](request, num_computed_tokens)
-        self._tell(CacheBlocks(self.number[request.request_id]))
+        if waits:
+            self._tell(CacheBlocks(self.number[request.request_id]))
+        elif num_computed_tokens:
+            self._tell(CacheBlocks(self.number[request.request_id], num_computed_tokens))
 
     def remove_skipped_blocks(self, request_id: str, *args: Any, **how: Any) -> None:
         """Told as `RemoveSkipped`, if the request holds blocks."""

@@ -123,14 +123,24 @@ def complete(s: State, request: Int, processed: Int, rejected: Int, sampled: Int
     )
 
 
-def cache_blocks_contract(s: State, request: Int) -> Contract:
-    return {"request-loads": both(request >= 0, s.status(request) == LOADING)}
+def cache_blocks_contract(s: State, request: Int, num_tokens: Int) -> Contract:
+    r = request
+    loads = s.status(r) == LOADING
+    ran = minimum(s.num_tokens(r), settled(s, r))
+    return {
+        "request-loads-or-runs": both(r >= 0, either(loads, s.status(r) == RUNNING)),
+        "published-tokens-have-run": ite(loads, num_tokens == s.computed(r), within(1, num_tokens, ran + 1)),
+    }
 
 
-def cache_loaded(s: State, request: Int) -> Outcome:
-    """A delayed load has arrived: its blocks are published, and the request waits to be scheduled."""
-    t = cache_blocks(write_up_to(s, request, s.computed(request)), request, s.computed(request))
-    return Outcome(t.replace(status=lambda q: ite(q == request, WAITING, t.status(q))))
+def publish_computed(s: State, request: Int, num_tokens: Int) -> Outcome:
+    """`cache_blocks`: a delayed load has arrived, and the request waits to be scheduled; or a running one's
+    tokens that have run are published before its next allocation."""
+    r = request
+    loads = s.status(r) == LOADING
+    t = s.engine.read.when(loads, lambda: write_up_to(s, r, s.computed(r)), s)
+    t = cache_blocks(t, r, num_tokens)
+    return Outcome(t.replace(status=lambda q: ite(both(q == r, loads), WAITING, t.status(q))))
 
 
 def remove_skipped_contract(s: State, request: Int) -> Contract:
@@ -222,7 +232,7 @@ ACTIONS = {
         Action("allocate", allocate_contract, allocate),
         Action("execute", no_contract, execute),
         Action("complete", complete_contract, complete),
-        Action("cache_blocks", cache_blocks_contract, cache_loaded),
+        Action("cache_blocks", cache_blocks_contract, publish_computed),
         Action("remove_skipped", remove_skipped_contract, remove_skipped),
         Action("preempt", preempt_contract, preempt, nothing_is_missed),
         Action("finish", finish_contract, finish, nothing_is_missed),

@@ -253,6 +253,12 @@ class Running:
                 "rejected": fields.get("rejected", 0),
                 "sampled": len(fields.get("sampled", ())),
             }
+        if call == "cache_blocks":
+            request, tokens = fields["request"], fields.get("tokens")
+            return {
+                "request": request,
+                "num_tokens": self.state.computed(request) if tokens is None else tokens,
+            }
         if call == "evict_blocks":
             return {"named": frozenset(fields["blocks"]).__contains__}
         if call == "allocate":

@@ -37,7 +37,7 @@ from slotproof.model.check import GIVES_BACK, LEAVING, NOBODY, NOT_OTHER, Check,
 from slotproof.model.invariants import LEDGER, STEPWISE, WRITTEN
 from slotproof.model.prefix_cache import get_computed_blocks, hits_for
 from slotproof.model.rules import Rules
-from slotproof.model.state import State
+from slotproof.model.state import LOADING, State
 from slotproof.model.statements import CHECKS
 from slotproof.proofs.obligations.claims import as_term
 from slotproof.proofs.search import Tables, start
@@ -111,7 +111,6 @@ class Turn:
 _OF_A_REQUEST: dict[str, Callable[[int], Call]] = {
     "preempt": Preempt,
     "finish": Finish,
-    "cache_blocks": CacheBlocks,
     "remove_skipped": RemoveSkipped,
 }
 
@@ -264,6 +263,7 @@ def _turn(read: Tables, s: State, config: Config, bounds: Bounds, turns: list[Tu
         "lookahead": read.fresh("lookahead", 0, MAX_LOOKAHEAD),
         "reserved": read.fresh("reserved", 0, config.num_blocks),
         "external": read.fresh("external", 0, length) if "cache_blocks" in actions else 0,
+        "published": read.fresh("published", 0, length) if "cache_blocks" in actions else 0,
         "processed": read.fresh("processed", 1, length),
         "rejected": read.fresh("rejected", 0, length),
         "sampled": read.fresh("sampled", 0, length),
@@ -305,6 +305,8 @@ def _arguments(name: str, r: Any, ask: Ask, amounts: dict[str, Any]) -> dict[str
         return {"named": lambda b: amounts["named"][b]}
     if name in ("execute", "reset_prefix_cache"):
         return {}
+    if name == "cache_blocks":
+        return {"request": r, "num_tokens": amounts["published"]}
     counts = {"add_request": ("num_tokens",), "complete": ("processed", "rejected", "sampled")}
     return {"request": r} | {count: amounts[count] for count in counts.get(name, ())}
 
@@ -345,6 +347,9 @@ def _read_back(model: z3.ModelRef, read: Tables, turns: list[Turn], config: Conf
             end = known[r] + amount["sampled"]
             calls.append(Complete(r, amount["processed"], amount["rejected"], tokens(known[r], end)))
             known[r] = end
+        elif name == "cache_blocks":
+            loads = value(turn.before.status(turn.request)) == LOADING
+            calls.append(CacheBlocks(r, None if loads else amount["published"]))
         elif name == "evict_blocks":
             named = turn.amounts["named"]
             calls.append(EvictBlocks(tuple(b for b in range(config.num_blocks) if value(named[b]))))

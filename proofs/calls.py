@@ -100,6 +100,7 @@ def _makers(running: Running) -> list[tuple[int, Maker, list[int]]]:
     waits = by_status[WAITING] + by_status[PREEMPTED]
     room = [r for r in runs if step_room(running, r) > 0]
     in_flight = [r for r in runs if s.in_flight(r) > 0]
+    has_run = [r for r in runs if _final_run(running, r) > 0]
     with_blocks = [r for r in alive if s.length(r) > 0]
     hashed = [b for b in range(1, engine.num_blocks) if s.is_hashed(b)]
     idle = s.num_held == 0
@@ -111,6 +112,7 @@ def _makers(running: Running) -> list[tuple[int, Maker, list[int]]]:
         (6 if running.read.ghosts and any(s.unwritten(r) > 0 for r in runs) else 0, _execute, []),
         (9 if in_flight else 0, _complete, in_flight),
         (4 if by_status[LOADING] else 0, _cache_blocks, by_status[LOADING]),
+        (1 if has_run else 0, _cache_running, has_run),
         (2 if alive else 0, _finish, alive),
         (2 if runs else 0, _preempt, runs),
         (2 if with_blocks else 0, _remove_skipped, with_blocks),
@@ -256,6 +258,19 @@ def _execute(running: Running, digits: Digits, _: list[int]) -> Call:
 
 def _cache_blocks(running: Running, digits: Digits, options: list[int]) -> Call:
     return CacheBlocks(request=digits.pick(options))
+
+
+def _final_run(running: Running, r: int) -> int:
+    """Final tokens of r that have run."""
+    s = running.state
+    run: int = min(s.num_tokens(r), s.computed(r) - s.in_flight(r))
+    return run
+
+
+def _cache_running(running: Running, digits: Digits, options: list[int]) -> Call:
+    """What a running request has computed is published early."""
+    r = digits.pick(options)
+    return CacheBlocks(request=r, tokens=digits.amount(_final_run(running, r)))
 
 
 def _finish(running: Running, digits: Digits, options: list[int]) -> Call:

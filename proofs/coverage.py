@@ -104,6 +104,7 @@ ROWS: dict[str, Possible] = {
     "external: delayed": _always,
     "external: blocks not to be zeroed": _always,
     "external: a load is published": _caching,
+    "hash: before the next allocation": _caching,
     "drafts: all accepted": _always,
     "drafts: some rejected": _always,
     "drafts: all rejected": _always,
@@ -139,7 +140,8 @@ def reached(config: Config, e: Expectation) -> Iterator[str]:
         yield from _complete(s, call)
     elif isinstance(call, CacheBlocks):
         if t.clock > s.clock:
-            yield "external: a load is published"
+            loaded = call.tokens is None
+            yield "external: a load is published" if loaded else "hash: before the next allocation"
     elif isinstance(call, RemoveSkipped):
         if t.num_free > s.num_free:
             yield "remove_skipped: releases blocks"

@@ -108,6 +108,7 @@ def options(running: Running) -> Iterator[Call]:
             yield Allocate(request=r, new=new, lookahead=2, must_fit=True, reserved=1)
         yield Allocate(request=r, new=0, external=2, delay_cache=True, has_scheduled=False)
         yield CacheBlocks(request=r)
+        yield CacheBlocks(request=r, tokens=1)
         for rejected in (0, 1):
             for sampled in ((), (1,), (1, 1)):
                 yield Complete(request=r, processed=s.in_flight(r), rejected=rejected, sampled=sampled)

@@ -41,7 +41,7 @@ def lines(
         for row in report.uncovered:
             yield f"  never reached: {row}"
         if report.uncovered:
-            yield f"  give it more calls: {again}"
+            yield f"  give it more: {again}"
         if report.verdict is Verdict.KNOWN:
             yield f"  go on without: {again} --known"
         return

@@ -283,7 +283,10 @@ def _line(call: Call) -> Iterator[str]:
         more += f", sampled={list(call.sampled)}" if call.sampled else ""
         yield f"complete(r{call.request}, {call.processed}{more})"
     elif isinstance(call, CacheBlocks):
-        yield f"load_arrived(manager, r{call.request})"
+        if call.tokens is None:
+            yield f"load_arrived(manager, r{call.request})"
+        else:
+            yield f"manager.cache_blocks(r{call.request}, {call.tokens})"
     elif isinstance(call, RemoveSkipped):
         r = f"r{call.request}"
         settled = f"{r}.num_computed_tokens - {r}.num_in_flight_tokens"

@@ -69,7 +69,7 @@ def _make(name: str, kind: str, rules: Rules, undisturbed: bool = False, careful
     read, s = _state(kind, rules, OF_REFERENCES if careful else INVARIANTS)
     r, ask = z3.Int("request"), None
     arguments: dict[str, Any] = {"request": r}
-    if name == "add_request":
+    if name in ("add_request", "cache_blocks"):
         arguments["num_tokens"] = z3.Int("num_tokens")
     elif name == "complete":
         arguments |= {count: z3.Int(count) for count in ("processed", "rejected", "sampled")}

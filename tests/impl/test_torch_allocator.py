@@ -52,7 +52,7 @@ calls = st.one_of(
     st.builds(Allocate, requests, new=st.integers(1, 5)),
     st.builds(Complete, requests, small, rejected=small, sampled=sampled),
     st.builds(Complete, requests, st.integers(1, 4), sampled=st.just((1,))),
-    st.builds(CacheBlocks, requests),
+    st.builds(CacheBlocks, requests, st.none() | st.integers(-1, 6)),
     st.builds(RemoveSkipped, requests),
     st.builds(Preempt, requests),
     st.builds(Finish, requests),
@@ -158,6 +158,22 @@ def test_the_device_sees_window_releases() -> None:
     assert allocator.device_tables() == {1: (0, 0, 0, 4)} == allocator.snapshot().tables
 
 
+def test_what_has_run_is_published_before_the_next_allocation() -> None:
+    allocator = torch_allocator(CONFIG)
+    allocator.step(AddRequest(0, (0, 1, 2)))
+    allocator.step(Allocate(0, 3))
+    allocator.step(Complete(0, 3, sampled=(3,)))
+    allocator.step(Allocate(0, 3))  # a final token, two drafts
+    allocator.step(Complete(0, 3, sampled=(4, 5)))
+    hashed = [key is not None for key in allocator.snapshot().hashes].count(True)
+    allocator.step(CacheBlocks(0, 6))
+    assert (
+        [key is not None for key in allocator.snapshot().hashes].count(True)
+        == 6 // CONFIG.block_size
+        > hashed
+    )
+
+
 def test_salts_and_loras_keep_requests_apart() -> None:
     allocator = torch_allocator(CONFIG)
     keys = [(0, 0), (1, 0), (0, 1), (1, 1)]
@@ -191,6 +207,8 @@ def test_salts_and_loras_keep_requests_apart() -> None:
         (Complete(1, 4, sampled=(0,)), "5 + 1 sampled tokens exceed 5"),
         (Complete(3, 1), "it does not run, it is WAITING"),
         (CacheBlocks(1), "it waits for no load"),
+        (CacheBlocks(3, 1), "it does not run"),
+        (CacheBlocks(1, 1), "0 of its 5 tokens have run"),
         (RemoveSkipped(3), "it has no block table"),
         (Preempt(2), "it does not run, it is WAITING_FOR_REMOTE_KVS"),
         (Finish(8), "request 8 is unknown"),
