@@ -51,6 +51,8 @@ class Monitor:
         self.reached: set[str] = set()
         """What the proofs assume and a campaign reached: `step S`, `call C`, `check K`."""
         self.running.read.watch = self._begin_step
+        self._is_written = True
+        """The invariants `WRITTEN` are known to hold."""
 
     def step(self, call: Call) -> list[Violation]:
         """Take a call and say which statements it broke.
@@ -60,12 +62,14 @@ class Monitor:
         """
         before = self.running.state
         name, fields = call_fields(call)
-        careful = self.running.is_careful(name, **fields) and not list(self._broken(before, WRITTEN))
+        self._is_written = self._is_written or not list(self._broken(before, WRITTEN))
+        careful = self._is_written and self.running.is_careful(name, **fields)
         try:
             outcome = self.running.step(name, **fields)
         except Stuck as stuck:
             return [Violation("no-rollback", f"{stuck.what} cannot fail", "stage 3", name)]
         self.reached.add(f"call {name}")
+        self._is_written = careful
         if careful:
             self.reached.add(f"care {name}")
         return [
