@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slotproof.impl.protocol import Allocate, Allocator, Complete, Config
+from slotproof.impl.protocol import Allocate, Allocator, Complete, Config, Preempt
 from slotproof.proofs.trace import Trace, read_trace
 
 KNOWN = Path(__file__).parent.parent / "known"
@@ -52,3 +52,24 @@ def test_vllm_admits_a_window_that_it_must_refuse_later() -> None:
     from slotproof.impl.vllm import vllm_allocator
 
     admitted_then_refused(vllm_allocator)
+
+
+def hits_what_nobody_wrote(make: Callable[[Config], Allocator]) -> None:
+    trace = read_trace(KNOWN / "unwritten-hit.itf.json")
+    assert told(trace, make(trace.config)) == [True, True]
+    *_, scheduled, dropped, hit = trace.steps
+    assert isinstance(dropped.call, Preempt)  # and no step ran between the two
+    assert hit.result.hits == scheduled.result.new_blocks
+
+
+def test_ours_hits_what_nobody_wrote() -> None:
+    from slotproof.impl.torch import torch_allocator
+
+    hits_what_nobody_wrote(torch_allocator)
+
+
+@pytest.mark.vllm
+def test_vllm_hits_what_nobody_wrote() -> None:
+    from slotproof.impl.vllm import vllm_allocator
+
+    hits_what_nobody_wrote(vllm_allocator)
