@@ -74,8 +74,9 @@ class BlockPool:
             raise AllocatorError(
                 f"cannot take {num_blocks} blocks: {self.free_queue.num_free_blocks} are free"
             )
+        num_unhashed = self.free_queue.num_in_front  # see `release`
         blocks = self.free_queue.popleft_n(num_blocks)
-        self._evict(blocks)
+        self._evict(blocks[num_unhashed:])
         ref_cnt = self.ref_cnt
         for block in blocks:
             ref_cnt[block] = 1
@@ -135,15 +136,19 @@ class BlockPool:
             AllocatorError: a block is cached already.
         """
         of_block, cached = self.block_hash, self._cached
-        for block in blocks:
-            if of_block[block] is not None:
-                raise AllocatorError(f"block {block} is cached already: it can hold one hash only")
+        if any(map(of_block.__getitem__, blocks)):
+            block = next(block for block in blocks if of_block[block] is not None)
+            raise AllocatorError(f"block {block} is cached already: it can hold one hash only")
+        if NULL_BLOCK in blocks:
+            pairs = [pair for pair in zip(blocks, block_hashes, strict=True) if pair[0] != NULL_BLOCK]
+            blocks, block_hashes = [block for block, _ in pairs], [block_hash for _, block_hash in pairs]
         for block, block_hash in zip(blocks, block_hashes, strict=True):
-            if block == NULL_BLOCK:
-                continue
             of_block[block] = block_hash
-            if cached.setdefault(block_hash, block) != block:
-                self._duplicates.setdefault(block_hash, {})[block] = None
+        earliest = list(map(cached.setdefault, block_hashes, blocks))
+        if earliest != blocks:
+            for block, block_hash, hit in zip(blocks, block_hashes, earliest, strict=True):
+                if hit != block:
+                    self._duplicates.setdefault(block_hash, {})[block] = None
 
     def evict_blocks(self, block_ids: Iterable[int]) -> None:
         """The named blocks lose their hashes, and stay where they are.

@@ -31,7 +31,7 @@ class BlockTable:
         self.tables: list[list[int]] = []
         self._free_rows: list[int] = []
         self._changes: list[tuple[int, int, int]] = []
-        self._appended: list[tuple[Sequence[int], Sequence[int]]] = []
+        self._marked_each: list[tuple[Sequence[int], Sequence[int]]] = []
 
     def add_row(self, blocks: list[int]) -> int:
         """Give a table a row; `blocks` stays the caller's, who names its changes with `mark`."""
@@ -54,11 +54,9 @@ class BlockTable:
         if start < end:
             self._changes.append((row, start, end))
 
-    def append_each(self, rows: Sequence[int], ends: Sequence[int], blocks: Sequence[int]) -> None:
-        """Append a block to each of these tables, and mark it. `ends` are their lengths before."""
-        for _ in map(list.append, map(self.tables.__getitem__, rows), blocks):
-            pass  # tables lie far apart: without bytecode in between, waits for memory overlap
-        self._appended.append((rows, ends))
+    def mark_each(self, rows: Sequence[int], columns: Sequence[int]) -> None:
+        """One entry of each of these tables has changed since the last commit."""
+        self._marked_each.append((rows, columns))
 
     def commit(self) -> torch.Tensor:
         """Send the changes of this step; the tensor as work that is queued from now on finds it.
@@ -66,9 +64,10 @@ class BlockTable:
         Values are read only now. So an entry that was marked twice is sent twice with the same value,
         and the order in which the device writes does not matter.
         """
-        for appended_rows, ends in self._appended:
-            self._changes += [(row, end, end + 1) for row, end in zip(appended_rows, ends, strict=True)]
-        self._appended.clear()
+        for marked_rows, marked_columns in self._marked_each:
+            marked = zip(marked_rows, marked_columns, strict=True)
+            self._changes += [(row, column, column + 1) for row, column in marked]
+        self._marked_each.clear()
         if not self._changes:
             return self.tensor
         rows, columns, values = array("i"), array("i"), array("i")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from slotproof.impl.errors import AllocatorError
 from slotproof.impl.request import Request, RequestStatus
@@ -42,9 +44,11 @@ class DecodeBatch:
     def __init__(self, group: SingleTypeKVCacheManager, requests: Sequence[Request] = ()) -> None:
         self._group = group
         self.requests: list[Request] = []
-        self.block_hashes: list[list[bytes]] = []
-        """`Request.block_hashes`."""
-        none = np.zeros(0, np.int64)
+        none, no_lists = np.zeros(0, np.int64), np.zeros(0, np.object_)
+        self.tables: NDArray[np.object_] = no_lists
+        """list[int] [requests]: their block tables. As lists lie far apart, an array gathers them fastest."""
+        self.block_hashes: NDArray[np.object_] = no_lists
+        """list[bytes] [requests]: `Request.block_hashes`."""
         self.num_computed_tokens: Int64s = none
         """int64 [requests]: `Request.num_computed_tokens`."""
         self.num_tokens: Int64s = none
@@ -78,7 +82,10 @@ class DecodeBatch:
         computed = np.array([request.num_computed_tokens for request in requests], np.int64)
         final = np.array([request.num_tokens for request in requests], np.int64)
         self.requests.extend(requests)
-        self.block_hashes.extend([request.block_hashes for request in requests])
+        held = [tables[request.request_id] for request in requests]
+        self.tables = np.append(self.tables, _lists([table.blocks for table in held]))
+        hashes = _lists([request.block_hashes for request in requests])
+        self.block_hashes = np.append(self.block_hashes, hashes)
         self.num_computed_tokens = np.append(self.num_computed_tokens, computed)
         self.num_tokens = np.append(self.num_tokens, final)
         self.rows = np.append(self.rows, rows)
@@ -93,15 +100,16 @@ class DecodeBatch:
         """
         index = self.requests.index(request)
         del self.requests[index]
-        del self.block_hashes[index]
+        self.tables = np.delete(self.tables, index)
+        self.block_hashes = np.delete(self.block_hashes, index)
         self.num_computed_tokens = np.delete(self.num_computed_tokens, index)
         self.num_tokens = np.delete(self.num_tokens, index)
         self.rows = np.delete(self.rows, index)
         self._serials = np.delete(self._serials, index)
         self._ids.remove(request.request_id)
 
-    def check(self, max_model_len: int) -> None:
-        """Raise AllocatorError if a request was freed since it was added, or has computed all it may have."""
+    def check_held(self) -> None:
+        """Raise AllocatorError if a request was freed since it was added."""
         counts = self._group.counts
         if counts.num_removed != self._num_removed:
             freed = np.flatnonzero(counts.serial[self.rows] != self._serials)
@@ -109,8 +117,17 @@ class DecodeBatch:
                 request = self.requests[int(freed[0])]
                 raise AllocatorError(f"request {request.request_id} was freed: remove it from the batch")
             self._num_removed = counts.num_removed
-        if len(self) and self.num_computed_tokens.max() >= max_model_len:
-            request = self.requests[int(np.argmax(self.num_computed_tokens))]
+
+    def check_length(self, indices: NDArray[np.intp], max_model_len: int) -> None:
+        """Raise AllocatorError if one of these requests has computed all the tokens it may have."""
+        done = indices[self.num_computed_tokens[indices] >= max_model_len]
+        if done.size:
+            request = self.requests[int(done[0])]
             raise AllocatorError(
                 f"request {request.request_id} has computed max_model_len {max_model_len} tokens: finish it"
             )
+
+
+def _lists(lists: Sequence[list[Any]]) -> NDArray[np.object_]:
+    """An array of these very lists."""
+    return np.fromiter(lists, np.object_, len(lists))

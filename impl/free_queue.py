@@ -34,6 +34,11 @@ class FreeQueue:
         yield from reversed(self._front)
         yield from self._entries_that_count()
 
+    @property
+    def num_in_front(self) -> int:
+        """How many blocks are taken before the first that was appended at the tail."""
+        return len(self._front)
+
     def popleft_n(self, count: int) -> list[int]:
         """Take `count` blocks from the front; the caller has checked that there are as many."""
         start = max(len(self._front) - count, 0)

@@ -46,14 +46,16 @@ class KVCacheManager:
         block_table = BlockTable(device, _FIRST_ROWS, columns)
         manager: SingleTypeKVCacheManager
         if config.sliding_window is None:
-            manager = FullAttentionManager(config.block_size, self.block_pool, block_table)
+            manager = FullAttentionManager(
+                config.block_size, self.block_pool, block_table, config.max_model_len
+            )
         else:
             manager = SlidingWindowManager(
                 config.block_size,
                 self.block_pool,
                 block_table,
+                config.max_model_len,
                 sliding_window=config.sliding_window,
-                max_model_len=config.max_model_len,
                 max_in_flight_tokens=config.max_in_flight_tokens,
             )
         self.coordinator = UnitaryKVCacheCoordinator(self.block_pool, manager)
@@ -207,26 +209,31 @@ class KVCacheManager:
         (group,) = self.coordinator.single_type_managers
         if not isinstance(group, FullAttentionManager):
             return self._allocate_one_by_one(batch)
-        batch.check(self.max_model_len)
+        batch.check_held()
         rows, num_computed_tokens = batch.rows, batch.num_computed_tokens
 
         # Stages 0 and 1 have nothing to do: nobody is admitted, and full attention gives nothing back.
         # Stage 2: count. The first for whom no block is left is refused, and ends the batch.
         indices = np.flatnonzero(num_computed_tokens >= group.counts.takes_at.take(rows))
+        batch.check_length(indices, self.max_model_len)
         num_granted, num_free = len(batch), self.block_pool.get_num_free_blocks()
         if len(indices) > num_free:
             num_granted, indices = int(indices[num_free]), indices[:num_free]
             rows, num_computed_tokens = rows[:num_granted], num_computed_tokens[:num_granted]
 
         # Stage 3: commit.
-        new_blocks = group.allocate_new_block_each(rows[indices])
+        new_blocks = group.allocate_new_block_each(rows[indices], batch.tables[indices].tolist())
 
         # Stage 4: hashes, for final tokens only.
         if self.enable_caching:
             filled = np.flatnonzero(num_computed_tokens >= group.counts.fills_at.take(rows))
             num_final_tokens = np.minimum(num_computed_tokens[filled] + 1, batch.num_tokens[filled])
-            hashes = list(map(batch.block_hashes.__getitem__, filled.tolist()))
-            group.cache_blocks_each(rows[filled], hashes, num_final_tokens // self.block_size)
+            group.cache_blocks_each(
+                rows[filled],
+                batch.tables[filled].tolist(),
+                batch.block_hashes[filled].tolist(),
+                num_final_tokens // self.block_size,
+            )
         return BatchSlots(num_granted, indices.tolist(), new_blocks)
 
     def _allocate_one_by_one(self, batch: DecodeBatch) -> BatchSlots:

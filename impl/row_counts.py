@@ -20,10 +20,12 @@ class RowCounts:
 
     Args:
         block_size: Tokens in a block.
+        max_model_len: Tokens a request may have.
     """
 
-    def __init__(self, block_size: int) -> None:
+    def __init__(self, block_size: int, max_model_len: int) -> None:
         self._block_size = block_size
+        self._max_model_len = max_model_len
         self._last_serial = 0
         self.num_removed = 0
         """Tables that are gone, in all."""
@@ -34,9 +36,9 @@ class RowCounts:
         self._takes_at, self._fills_at, self._serial, self.num_cached_of_row = columns
         arrays: list[Int64s] = [np.frombuffer(column, np.int64) for column in columns]
         self.takes_at, self.fills_at, self.serial, self.num_cached_blocks = arrays
-        """Computed tokens from which on a decode needs another block; those from which on it fills a block
-        that is to be cached; a number that no other table in this row had; leading blocks that need no more
-        caching, `num_cached_of_row` for single calls."""
+        """Computed tokens from which on a decode needs another block, or has no token left to compute; those
+        from which on it fills a block that is to be cached; a number that no other table in this row had;
+        leading blocks that need no more caching, `num_cached_of_row` for single calls."""
 
     def add(self, row: int, num_blocks: int, num_cached_blocks: int) -> None:
         """A table has got the row."""
@@ -55,7 +57,7 @@ class RowCounts:
 
     def set_num_blocks(self, row: int, num_blocks: int) -> None:
         """The table has so many blocks."""
-        self._takes_at[row] = num_blocks * self._block_size
+        self._takes_at[row] = min(num_blocks * self._block_size, self._max_model_len)
 
     def set_num_cached_blocks(self, row: int, num_cached_blocks: int) -> None:
         """So many leading blocks of the table need no more caching."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Sequence
 from operator import getitem
 
@@ -34,16 +35,20 @@ class SingleTypeKVCacheManager(ABC):
         block_size: Tokens in a block.
         block_pool: The pool, which all groups share.
         block_table: The device's copy of this group's tables.
+        max_model_len: Tokens a request may have.
     """
 
-    def __init__(self, block_size: int, block_pool: BlockPool, block_table: BlockTable) -> None:
+    def __init__(
+        self, block_size: int, block_pool: BlockPool, block_table: BlockTable, max_model_len: int
+    ) -> None:
         self.block_size = block_size
+        self.max_model_len = max_model_len
         self.block_pool = block_pool
         self.block_table = block_table
         self.max_admission_blocks: int | None = None
         """Most blocks that admission asks for; None where a request keeps every block."""
         self.req_to_blocks: dict[str, RequestBlocks] = {}
-        self.counts = RowCounts(block_size)
+        self.counts = RowCounts(block_size, max_model_len)
         """Counts of the tables by their rows, for calls on many requests at once."""
         self.new_block_ids: list[int] = []
         """Blocks to zero, in the order they were taken."""
@@ -95,7 +100,7 @@ class SingleTypeKVCacheManager(ABC):
         hit = new_computed_blocks[num_skipped:]
         self.block_pool.touch(hit)
         blocks = [NULL_BLOCK] * num_skipped
-        blocks.extend(hit)
+        blocks += hit
         self._add_table(request_id, blocks, len(blocks))
 
     def allocate_external_computed_blocks(
@@ -209,37 +214,44 @@ class FullAttentionManager(SingleTypeKVCacheManager):
     def remove_skipped_blocks(self, request_id: str, processed_computed_tokens: int) -> None:
         """None are."""
 
-    def allocate_new_block_each(self, rows: Int64s) -> list[int]:
+    def allocate_new_block_each(self, rows: Int64s, tables: Sequence[list[int]]) -> list[int]:
         """Take a block for the end of each of these tables, in order, and return them.
 
         Args:
             rows: int64 [tables], none of them twice.
+            tables: What is in these rows; none reaches max_model_len.
         """
         counts = self.counts
         ends = counts.takes_at[rows] // self.block_size
-        counts.takes_at[rows] += self.block_size
+        counts.takes_at[rows] = np.minimum((ends + 1) * self.block_size, self.max_model_len)
         new_blocks = self.block_pool.get_new_blocks(len(rows))
-        self.block_table.append_each(rows.tolist(), ends.tolist(), new_blocks)
+        # Tables lie far apart: without bytecode in between, waits for memory overlap.
+        deque(map(list.append, tables, new_blocks), maxlen=0)
+        self.block_table.mark_each(rows.tolist(), ends.tolist())
         self.new_block_ids.extend(new_blocks)
         return new_blocks
 
     def cache_blocks_each(
-        self, rows: Int64s, block_hashes: Sequence[Sequence[bytes]], num_full_blocks: Int64s
+        self,
+        rows: Int64s,
+        tables: Sequence[list[int]],
+        block_hashes: Sequence[list[bytes]],
+        num_full_blocks: Int64s,
     ) -> None:
         """Publish, table by table, the first blocks that are not published yet.
 
         Args:
             rows: int64 [tables], none of them twice.
+            tables: What is in these rows.
             block_hashes: The hashes of the requests that the tables belong to.
             num_full_blocks: int64 [tables]: how many of their blocks are full and final.
         """
         counts = self.counts
         num_cached = counts.num_cached_blocks[rows]
-        tables = list(map(self.block_table.tables.__getitem__, rows.tolist()))
         starts, ends = num_cached.tolist(), num_full_blocks.tolist()
         blocks: list[int] = []
         hashes: list[bytes] = []
-        if (num_full_blocks == num_cached + 1).all():  # as good as always: one block each
+        if ends == (num_cached + 1).tolist():  # as good as always: one block each
             blocks.extend(map(getitem, tables, starts))
             hashes.extend(map(getitem, block_hashes, starts))
         else:  # drafts have filled several, or what fills a block is not final
@@ -259,8 +271,8 @@ class SlidingWindowManager(SingleTypeKVCacheManager):
         block_size: Tokens in a block.
         block_pool: The pool, which all groups share.
         block_table: The device's copy of this group's tables.
-        sliding_window: Tokens a window spans.
         max_model_len: Tokens a request may have.
+        sliding_window: Tokens a window spans.
         max_in_flight_tokens: Most tokens of one request scheduled and not yet settled.
     """
 
@@ -269,12 +281,12 @@ class SlidingWindowManager(SingleTypeKVCacheManager):
         block_size: int,
         block_pool: BlockPool,
         block_table: BlockTable,
+        max_model_len: int,
         *,
         sliding_window: int,
-        max_model_len: int,
         max_in_flight_tokens: int,
     ) -> None:
-        super().__init__(block_size, block_pool, block_table)
+        super().__init__(block_size, block_pool, block_table, max_model_len)
         self.sliding_window = sliding_window
         self._blocks_in_window = -(-(sliding_window - 1) // block_size)
         # One block more, because a window may start in the middle of its first block.

@@ -16,7 +16,7 @@ from slotproof.model.attention import cache_blocks, free, remove_skipped_blocks
 from slotproof.model.pool import evict_blocks, reset_prefix_cache
 from slotproof.model.prefix_cache import NO_HITS, Hits
 from slotproof.model.state import LOADING, PREEMPTED, RUNNING, UNKNOWN, WAITING, State
-from slotproof.model.worker import is_written, roll_back, run_step, write_up_to
+from slotproof.model.worker import executed, is_written, roll_back, run_step, write_up_to
 
 Contract = dict[str, Bool]
 
@@ -30,6 +30,9 @@ class Outcome:
     hits: Hits = NO_HITS
     answer: Answer | None = None
     """`allocate` only."""
+    pool: State | None = None
+    """The state after the last step of the pool, where the caller's bookkeeping begins; None if the pool's
+    steps are all there is, or none."""
 
 
 def settled(s: State, r: Int) -> Int:
@@ -87,12 +90,12 @@ def allocate(s: State, request: Int, ask: Ask) -> Outcome:
         )
 
     state = s.engine.read.when(answer.granted, advance, t)
-    return Outcome(state, answer.granted, ask.hits, answer)
+    return Outcome(state, answer.granted, ask.hits, answer, pool=t)
 
 
 def execute(s: State) -> Outcome:
     """The step that was made up goes to the worker, which writes what was scheduled and nothing else."""
-    return Outcome(run_step(s))
+    return Outcome(run_step(s), pool=s)
 
 
 def complete_contract(s: State, request: Int, processed: Int, rejected: Int, sampled: Int) -> Contract:
@@ -138,9 +141,9 @@ def publish_computed(s: State, request: Int, num_tokens: Int) -> Outcome:
     tokens that have run are published before its next allocation."""
     r = request
     loads = s.status(r) == LOADING
-    t = s.engine.read.when(loads, lambda: write_up_to(s, r, s.computed(r)), s)
-    t = cache_blocks(t, r, num_tokens)
-    return Outcome(t.replace(status=lambda q: ite(both(q == r, loads), WAITING, t.status(q))))
+    t = cache_blocks(s, r, num_tokens)
+    u = write_up_to(t, r, ite(loads, t.computed(r), executed(t, r)))
+    return Outcome(u.replace(status=lambda q: ite(both(q == r, loads), WAITING, u.status(q))), pool=t)
 
 
 def remove_skipped_contract(s: State, request: Int) -> Contract:
@@ -172,7 +175,7 @@ def nothing_is_missed(s: State, request: Int) -> Contract:
 
 def preempt(s: State, request: Int) -> Outcome:
     """The request loses its blocks and what it computed, and waits as preempted."""
-    return Outcome(_leave(s, request, PREEMPTED))
+    return _leave(s, request, PREEMPTED)
 
 
 def finish_contract(s: State, request: Int) -> Contract:
@@ -181,17 +184,18 @@ def finish_contract(s: State, request: Int) -> Contract:
 
 def finish(s: State, request: Int) -> Outcome:
     """The request ends, in whatever state it is."""
-    return Outcome(_leave(s, request, UNKNOWN))
+    return _leave(s, request, UNKNOWN)
 
 
-def _leave(s: State, r: Int, status: Int) -> State:
+def _leave(s: State, r: Int, status: Int) -> Outcome:
     t = free(s, r)
-    return t.replace(
+    state = t.replace(
         status=lambda q: ite(q == r, status, t.status(q)),
         computed=lambda q: ite(q == r, 0, t.computed(q)),
         in_flight=lambda q: ite(q == r, 0, t.in_flight(q)),
         unwritten=lambda q: ite(q == r, 0, t.unwritten(q)),
     )
+    return Outcome(state, pool=t)
 
 
 def evict(s: State, named: Function) -> Outcome:
@@ -206,7 +210,7 @@ def reset(s: State) -> Outcome:
 
 def take_new_block_ids(s: State) -> Outcome:
     """The list of blocks to zero is handed to the worker."""
-    return Outcome(s.replace(num_to_zero=0))
+    return Outcome(s.replace(num_to_zero=0), pool=s)
 
 
 def no_contract(s: State, **_: Any) -> Contract:

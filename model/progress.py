@@ -1,13 +1,17 @@
 """What *progress* rests on: that the first request in line finishes, whichever policy made the line.
 
-The argument ranks a state by (steps left of the first request, other requests that hold blocks):
+The argument ranks a state by (tokens of the first request that are still to become final, what is left of it,
+other requests that hold blocks):
 
 - asked for slots and refused, a scheduler preempts the last in line: one holder less, and nothing else of
   the first has changed; with no other holder left, the call is granted;
 - a step that ran leaves less to do (`left`), and nobody else's call changes that;
 - an empty pool admits whoever fits it, so that there always is a first;
-- loads cannot be preempted while they wait. But when only they hold blocks, at least as many are free as
-  when the last of them was granted, and that left what an earlier one still needed (`reserved`).
+- loads cannot be preempted while they wait. But when they and the first alone hold blocks, as many are free
+  as when the last of them was granted, less what the first took since; and that left what an earlier
+  request lacked of its tokens (`reserved`). So the first gets through all its tokens and samples one more.
+  For that one it may have to preempt itself, if loads hold the rest: what is left grows, but its tokens
+  stay, and one less is to become final. It is the first to be admitted again.
 """
 
 from __future__ import annotations
@@ -95,6 +99,12 @@ def _others_stay_granted(s: State, r: Int, ask: Ask, o: Outcome, q: Int, i: Int)
     return _others_stay(s, r, o, q, i)
 
 
+def _set_back(s: State, r: Int, o: Outcome, q: Int) -> Part:
+    return Part(
+        both(q >= 0, q != r), both(o.state.num_tokens(q) >= s.num_tokens(q), left(o.state, q) <= left(s, q))
+    )
+
+
 def _gives_way(s: State, r: Int, o: Outcome, q: Int, i: Int) -> Part:
     t = o.state
     return Part(q >= 0, both(t.length(r) == 0, t.first(r) == 0, implies(q != r, is_unmoved(s, t, q, i))))
@@ -114,6 +124,7 @@ PROGRESS = (
     check(
         "stage 3", "allocate", "progress", "grant-moves-nobody-else", "request index", _others_stay_granted
     ),
+    check("caller", "other", "progress", "nobody-is-set-back", "request", _set_back),
     check("caller", "leave", "progress", "victim-gives-way", "request index", _gives_way),
     check("stage 2", "allocate", "progress", "load-leaves-the-reserve", "request", _load_spares),
 )

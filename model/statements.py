@@ -109,6 +109,12 @@ STATEMENTS = {
             "an admission beside others leaves the watermark free, a whole prompt that must fit included; "
             "a grant leaves the reserve; a running request and a lone admission pay no watermark",
         ),
+        Statement(
+            "batch-in-order",
+            "a decode step of many requests in closed form (`decode_step`) is their calls in order: the same "
+            "blocks, queue, hashes and tables, and every call is granted (full attention)",
+            "a batch is of running requests whose full blocks are hashed, and the pool has its blocks",
+        ),
         Statement("idle-hits-cost", "an idle hit costs one free block and no memory, a held hit nothing"),
         Statement(
             "published-is-written",
@@ -123,7 +129,8 @@ STATEMENTS = {
             "for it, each step leaves less of it to do, an empty pool admits it, and loads that wait leave "
             "one another what they need",
             "the victim is the last in line; a step that reaches the last token samples one; nothing is "
-            "reserved but by loads; for windows: lookahead counted as in flight",
+            "reserved but by loads, and a load reserves what earlier requests lack for their prompts; for "
+            "windows: no load while the first runs, lookahead counted as in flight",
         ),
         Statement(
             "usage",
@@ -325,6 +332,13 @@ def _dropped(s: State, r: Int, o: Outcome, i: Int) -> Part:
     )
 
 
+def _evicted(s: State, r: Int, o: Outcome, q: Int, i: Int) -> Part:
+    t, b = o.state, s.table(q, i)
+    unwritten = both(q >= 0, s.is_live(q, i), s.writer_request(b) == q, negate(is_written(s, b)))
+    evicted = both(s.is_hashed(b), negate(t.is_hashed(b)), s.ref_cnt(b) == 1)
+    return Part(both(unwritten, evicted, t.is_live(q, i)), negate(is_missed(t, q, i)))
+
+
 CHECKS = (
     *ADMISSION,
     *PROGRESS,
@@ -359,6 +373,7 @@ CHECKS = (
         _step_reads,
         care=True,
     ),
+    check("worker", "other", "published-is-written", "evicted-is-not-missed", "request index", _evicted),
     check("worker", "leave", "published-is-written", "dropped-blocks-stay-unwritten", "index", _dropped),
     check("keys", "state", "salt-isolation", "salts-are-apart", "request index request index", _isolated),
 )

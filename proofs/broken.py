@@ -242,6 +242,13 @@ def _open_tokens(c: Scene, r: int, i: int) -> str:
     return f"request {r} is yet to write from token {start} on, and its entry {i} is block {b}, {writer}"
 
 
+def _too_much(c: Scene, b: int) -> str:
+    s = c.after
+    r = s.writer_request(b)
+    ran = f"{executed(s, r)} tokens of request {r} have run"
+    return f"{c.block(b)} counts as written up to token {s.written(b)}, and {ran}"
+
+
 _OF_STATES: dict[str, Callable[..., str]] = {
     "counters-are-not-negative": lambda c: f"{c.after.num_free} free and {c.after.num_held} held blocks",
     "queue-holds-each-block-once": lambda c, i: (
@@ -291,6 +298,8 @@ _OF_STATES: dict[str, Callable[..., str]] = {
     "hit-is-written": _hit_unwritten,
     "step-reads-what-is-written": _reads_unwritten,
     "dropped-blocks-stay-unwritten": _dropped,
+    "evicted-is-not-missed": lambda c, r, i: f"{c.entry(r, i)} lost its hash, and would still be found",
+    "no-more-is-written": _too_much,
 }
 """Claims about a state, a lookup, or a request that leaves."""
 

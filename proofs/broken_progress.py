@@ -64,6 +64,11 @@ def _gave_no_way(c: Scene, q: int, i: int) -> str:
     return f"request {c.request} left, and {_changed(c, q, i)}"
 
 
+def _set_back(c: Scene, q: int) -> str:
+    before, after = left(c.before, q), left(c.after, q)
+    return f"the call was not about request {q}, and what is left of it went from {before} to {after}"
+
+
 def _load_out_of_window(c: Scene, r: int) -> str:
     s = c.after
     passed = f"its window has passed {skipped_blocks(s.engine, settled(s, r))} blocks"
@@ -76,6 +81,7 @@ OF_STATES: dict[str, Callable[..., str]] = {
     "answer-moves-nobody-else": lambda c, q, i: (
         f"request {c.request} got its answer, and {_changed(c, q, i)}"
     ),
+    "nobody-is-set-back": _set_back,
     "victim-gives-way": _gave_no_way,
     "loads-are-in-the-window": _load_out_of_window,
 }

@@ -119,9 +119,11 @@ def call(name: str, kind: str, rules: Rules) -> Iterator[Obligation]:
             (*made.read.assumed[: needed.known], *lemmas, *mentions(needed.claim)),
             needed.claim,
         )
+    yield from _bookkeeping(name, made, kind, known)
     for invariant in LEDGER:
         claim = of_state(invariant, made.outcome.state)
-        sight = _at_the_writer(made, claim) if claim.arity == 2 else ()
+        about_blocks = invariant.variables in (("block",), ("request", "index"))
+        sight = _at_the_writer(made, claim) if about_blocks else ()
         yield Obligation(
             f"{name}: {claim.name}", claim.statement, kind, "caller", witness, (*known, *sight), claim.goal()
         )
@@ -153,6 +155,26 @@ def later_chunk(kind: str, rules: Rules) -> Iterator[Obligation]:
     for check in CHECKS:
         if _is_undisturbed(check):
             yield from _checked(check, made, kind, known)
+
+
+def _bookkeeping(name: str, made: Made, kind: str, known: tuple[z3.BoolRef, ...]) -> Iterator[Obligation]:
+    """What a caller writes down after the pool's last step keeps the invariants that the steps keep. Where it
+    touches nothing that one reads, the two are the same term, and there is nothing to prove."""
+    pool = made.outcome.pool
+    if pool is None:
+        return
+    for invariant in STEPWISE:
+        before, claim = of_state(invariant, pool), of_state(invariant, made.outcome.state)
+        if not before.goal().eq(claim.goal()):
+            yield Obligation(
+                f"{name}, bookkeeping: {claim.name}",
+                claim.statement,
+                kind,
+                "caller",
+                f"call {name}",
+                (*known, before.goal()),
+                claim.goal(),
+            )
 
 
 def with_care(name: str, kind: str, rules: Rules) -> Iterator[Obligation]:
@@ -204,6 +226,12 @@ def _at_the_writer(made: Made, claim: Claim, *more: Invariant) -> Iterator[z3.Bo
         for invariant in (*INVARIANTS, *more) if state is s else STEPWISE:
             for where in at.get(invariant.variables, ()):
                 yield as_term(invariant.holds(state, *where))
+    if answer is not None:  # new entries are the front of the queue
+        queue = answer.adopted
+        for invariant in STEPWISE:
+            if invariant.variables == ("position",):
+                for _, index in places:
+                    yield as_term(invariant.holds(queue, index - queue.length(r)))
 
 
 def _checked(check: Check, made: Made, kind: str, known: tuple[z3.BoolRef, ...]) -> Iterator[Obligation]:

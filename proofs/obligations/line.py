@@ -10,7 +10,8 @@ from collections.abc import Iterator
 
 import z3
 
-from slotproof.model.algebra import Bool, Function, Int, both, implies, within
+from slotproof.model.admission import promised
+from slotproof.model.algebra import Bool, Function, Int, both, either, implies, ite, within
 from slotproof.model.caller import preempt
 from slotproof.model.invariants import LEDGER, STEPWISE
 from slotproof.model.progress import is_unmoved, nobody_else_holds
@@ -20,7 +21,7 @@ from slotproof.proofs.obligations import arithmetic
 from slotproof.proofs.obligations.claims import Claim, as_term, of_state
 from slotproof.proofs.obligations.loops import end_of_loop
 from slotproof.proofs.obligations.obligation import Obligation, mentions
-from slotproof.proofs.obligations.symbols import Symbols
+from slotproof.proofs.obligations.symbols import FULL, Symbols
 
 
 def _holds_blocks(s: State, q: Int) -> Bool:
@@ -46,7 +47,8 @@ def _assumed(s: State) -> Iterator[z3.BoolRef]:
 
 def line(kind: str, rules: Rules) -> Iterator[Obligation]:
     """Preempting the last makes the line shorter and leaves the first alone; nobody is left in an empty line;
-    and a pool whose blocks are all held by requests that only wait has as many free as it ever had."""
+    and where all others that hold blocks only wait, as many are free as there were, but for those that the
+    first took."""
     yield from _preempting_the_last(kind, rules)
     yield from _nobody_left(kind, rules)
     yield from _quiet_pool(kind, rules)
@@ -86,20 +88,34 @@ def _nobody_left(kind: str, rules: Rules) -> Iterator[Obligation]:
 
 def _quiet_pool(kind: str, rules: Rules) -> Iterator[Obligation]:
     read = Symbols(kind, rules)
-    then, now = read.state(), read.state()
-    read.assume(*_assumed(then), *_assumed(now))
+    then, now, first = read.state(), read.state(), z3.Int("first")
+    start, taken = then.length(first), now.length(first) - then.length(first)
+    read.assume(*_assumed(then), *_assumed(now), first >= 0, taken >= 0)
 
-    def waits_still(q: Int, i: Int) -> Bool:
-        rows = both(now.first(q) == then.first(q), now.length(q) == then.length(q))
-        same = implies(now.is_live(q, i), now.table(q, i) == then.table(q, i))
-        return implies(_holds_blocks(now, q), both(rows, same))
+    def stays(q: Int, i: Int) -> Bool:
+        row = both(now.first(q) == then.first(q), now.length(q) == then.length(q))
+        entry = both(then.is_live(q, i), now.table(q, i) == then.table(q, i))
+        kept = implies(both(now.is_live(q, i), i < then.length(q)), entry)
+        return implies(_holds_blocks(now, q), both(either(q == first, row), kept))
 
-    read.assume_claim(Claim("only-waiters-hold", "progress", 2, waits_still, (now.table,)))
-    claim = Claim("no-fewer-are-free", "progress", 0, lambda: now.num_free >= then.num_free)
-    crowded = arithmetic.pigeonhole(now.num_held, then.num_held, lambda j: then.held_rank(now.held(j))).body()
+    def counted(j: Int) -> Int:
+        """A place for each held block: its old one, or behind them if the first took it since."""
+        block, i = now.held(j), now.writer_index(now.held(j))
+        is_new = both(now.is_live(first, i), now.table(first, i) == block, i >= start)
+        return ite(is_new, then.num_held + i - start, then.held_rank(block))
+
+    read.assume_claim(Claim("others-only-wait", "progress", 2, stays, (now.table,)))
+    claim = Claim("no-fewer-are-free", "progress", 0, lambda: now.num_free >= then.num_free - taken)
+    crowded = arithmetic.pigeonhole(now.num_held, then.num_held + taken, counted).body()
     pigeons = z3.Ints("pigeon!a pigeon!b")
     sight = (fact for x in pigeons for fact in _holder_in_sight(now, now.held(x), 0))
-    yield _obligation(claim, kind, "check load-leaves-the-reserve", read.assumed, as_term(crowded), *sight)
+    reserve = "check load-leaves-the-reserve"
+    yield _obligation(claim, kind, reserve, read.assumed, as_term(crowded), *sight)
+    if kind == FULL:  # a window gives blocks back as it moves, and shared ones bring nothing
+        same = now.num_tokens(first) == then.num_tokens(first)
+        kept = both(same, promised(then, first), claim.goal())
+        promise = Claim("promise-is-kept", "progress", 0, lambda: implies(kept, promised(now, first)))
+        yield _obligation(promise, kind, reserve, read.assumed)
 
 
 def _holder_in_sight(s: State, b: Int, k: Int) -> list[z3.BoolRef]:

@@ -22,7 +22,7 @@ SOURCES = Path(impl.__path__[0])
 BROKEN: dict[str, tuple[str, str, str]] = {
     "a pop keeps the hash": (
         "block_pool",
-        "        self._evict(blocks)\n        ref_cnt =",
+        "        self._evict(blocks[num_unhashed:])\n        ref_cnt =",
         "        ref_cnt =",
     ),
     "an idle hit stays in the queue": (
@@ -109,17 +109,17 @@ BROKEN_BATCH: dict[str, tuple[str, str, str]] = {
     ),
     "several blocks filled count as one": (
         "single_type_kv_cache_manager",
-        "if (num_full_blocks == num_cached + 1).all():",
+        "if ends == (num_cached + 1).tolist():",
         "if True:",
     ),
     "a new block is not zeroed": (
         "single_type_kv_cache_manager",
-        "ends.tolist(), new_blocks)\n        self.new_block_ids.extend(new_blocks)\n",
-        "ends.tolist(), new_blocks)\n",
+        "ends.tolist())\n        self.new_block_ids.extend(new_blocks)\n",
+        "ends.tolist())\n",
     ),
     "no count of the block taken": (
         "single_type_kv_cache_manager",
-        "        counts.takes_at[rows] += self.block_size\n",
+        "        counts.takes_at[rows] = np.minimum((ends + 1) * self.block_size, self.max_model_len)\n",
         "",
     ),
     "no count of the block published": (
@@ -129,7 +129,7 @@ BROKEN_BATCH: dict[str, tuple[str, str, str]] = {
     ),
     "single calls do not count their blocks": (
         "row_counts",
-        "        self._takes_at[row] = num_blocks * self._block_size",
+        "        self._takes_at[row] = min(num_blocks * self._block_size, self._max_model_len)",
         "        pass",
     ),
     "single calls do not count what they publish": (

@@ -179,8 +179,8 @@ def note(
 CONFIG = Config(num_blocks=9, block_size=2, max_model_len=8)
 
 
-def running(manager: KVCacheManager, name: str, num_tokens: int) -> Request:
-    request = Request(name, range(num_tokens), block_size=2)
+def running(manager: KVCacheManager, name: str, num_tokens: int, block_size: int = 2) -> Request:
+    request = Request(name, range(num_tokens), block_size=block_size)
     hit, num_hit = manager.get_computed_blocks(request)
     manager.allocate_slots(request, num_tokens - num_hit, num_hit, hit)
     request.status, request.num_computed_tokens = RequestStatus.RUNNING, num_tokens
@@ -225,3 +225,16 @@ def test_rows_double_when_they_run_out() -> None:
     requests = [running(manager, str(n), 2 + n % 2) for n in range(300)]
     slots = manager.allocate_slots_batch(manager.decode_batch(requests))
     assert slots.indices == list(range(0, 300, 2))
+
+
+@pytest.mark.parametrize(("num_tokens", "taken"), [(4, [0]), (5, [])])
+def test_a_batch_ends_within_a_block_where_the_model_does(num_tokens: int, taken: list[int]) -> None:
+    manager = KVCacheManager(Config(num_blocks=9, block_size=4, max_model_len=6))
+    batch = manager.decode_batch([running(manager, "a", num_tokens, 4)])
+    while batch.num_computed_tokens[0] < 6:
+        assert manager.allocate_slots_batch(batch).indices == taken
+        batch.num_computed_tokens += 1
+        batch.num_tokens += 1
+        taken = []
+    with pytest.raises(AllocatorError, match=r"^request a has computed max_model_len 6 tokens: finish it$"):
+        manager.allocate_slots_batch(batch)

@@ -57,7 +57,7 @@ def test_a_victim_that_keeps_its_blocks_stays_in_line(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("name", "assumption"),
     [
-        ("line: no-fewer-are-free", "only-waiters-hold"),
+        ("line: no-fewer-are-free", "others-only-wait"),
         ("line: first-holds-alone", "line-is-shorter"),
         ("line: no-fewer-are-free", "counted-blocks-are-held"),
     ],
