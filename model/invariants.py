@@ -228,11 +228,6 @@ def _own_slots(s: State, r: Int, i: Int) -> Bool:
     return implies(both(r >= 0, s.is_live(r, i), unsettled), s.writer_request(s.table(r, i)) == r)
 
 
-def _no_more(s: State, b: Int) -> Bool:
-    r, end = s.writer_request(b), s.engine.tokens(s.writer_index(b) + 1)
-    return both(s.written(b) <= maximum(0, end), implies(writer_holds(s, b), s.written(b) <= executed(s, r)))
-
-
 def _hand_is_empty(s: State) -> Bool:
     return both(s.length(HAND) == 0, s.first(HAND) == 0)
 
@@ -263,9 +258,6 @@ LEDGER = (
     Invariant("window-is-kept", "window-kept", ("request",), _of_requests(_window), _ANY),
     Invariant("loads-are-in-the-window", "window-kept", ("request",), _of_requests(_load_in_window), _ANY),
     Invariant("open-tokens-have-own-blocks", "no-aliased-write", ("request", "index"), _own_slots, _ENTRY),
-    Invariant(
-        "no-more-is-written", "published-is-written", ("block",), _no_more, (lambda s, b: s.written(b),)
-    ),
     Invariant("hand-is-empty", "ref-count", (), _hand_is_empty),
 )
 """Kept by every call within the contract."""
@@ -281,6 +273,11 @@ def _computed_is_written(s: State, r: Int, i: Int) -> Bool:
     return implies(both(r >= 0, s.is_live(r, i), begun), either(s.written(b) >= end, arrives(s, b)))
 
 
+def _no_more(s: State, b: Int) -> Bool:
+    r, end = s.writer_request(b), s.engine.tokens(s.writer_index(b) + 1)
+    return both(s.written(b) <= maximum(0, end), implies(writer_holds(s, b), s.written(b) <= executed(s, r)))
+
+
 WRITTEN = (
     Invariant("hashed-blocks-are-written", "published-is-written", ("block",), _hashed_is_written, _HASH),
     Invariant(
@@ -290,6 +287,9 @@ WRITTEN = (
         _computed_is_written,
         _ENTRY,
     ),
+    Invariant(
+        "no-more-is-written", "published-is-written", ("block",), _no_more, (lambda s, b: s.written(b),)
+    ),
 )
 """Kept by every call within the contract of a caller with care (`Action.care`): what is hashed, and what is
-computed, is written, or will be in the step that is being made up."""
+computed, is written, or will be in the step that is being made up; and nothing else counts as written."""

@@ -42,7 +42,7 @@ def mentions(term: z3.BoolRef) -> list[z3.BoolRef]:
     return facts
 
 
-TRIES = tuple((limit, seed) for limit in (1_000_000, 6_000_000, 30_000_000) for seed in range(2))
+TRIES = tuple((limit, seed) for limit in (1_000_000, 10_000_000, 30_000_000) for seed in range(2))
 """Z3's resource limit and random seed, try by try. Most obligations take a tenth of the first limit; one
 that Z3 starts on badly is sooner done with another seed than with more of the same."""
 SECONDS = 20
