@@ -145,6 +145,8 @@ class Search:
                 return _read_back(solver.model(), read, self._turns, self.config)
             read.facts.append(turn.carried_out)
         if answer == z3.unknown:
+            if "interrupted" in solver.reason_unknown():  # Z3 keeps an interrupt of its check for itself
+                raise KeyboardInterrupt
             raise TimeoutError(f"{seconds:.0f} s were not enough for {len(self._turns)} calls")
         self._state = turn.after
         return None

@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib
 import os
 import pkgutil
+import signal
 import sys
+import threading
 import traceback
 
 import click
@@ -14,6 +16,7 @@ from slotproof.proofs import commands
 from slotproof.proofs.errors import Exit, UserError
 
 DEBUG = "SLOTPROOF_DEBUG"
+INTERRUPTED = ("slotproof: interrupted", 130)
 
 
 class _Commands(click.Group):
@@ -44,7 +47,18 @@ def slotproof() -> None:
 
 def main() -> None:
     """The entry point of `slotproof`: every error is one line on standard error, and an exit code."""
+    sys.unraisablehook = _interrupt_again
     sys.exit(run())
+
+
+def _interrupt_again(ignored: sys.UnraisableHookArgs) -> None:
+    """An interrupt during a finalizer, of which Z3's terms have many, is ignored: it comes once more."""
+    if issubclass(ignored.exc_type, KeyboardInterrupt):
+        again = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
+        again.daemon = True
+        again.start()
+    else:
+        sys.__unraisablehook__(ignored)
 
 
 def run(arguments: list[str] | None = None) -> int:
@@ -61,7 +75,7 @@ def run(arguments: list[str] | None = None) -> int:
     except UserError as error:
         return _complain(f"slotproof: {error}", Exit.USAGE)
     except (KeyboardInterrupt, click.Abort):
-        return _complain("slotproof: interrupted", 130)
+        return _complain(*INTERRUPTED)
     except BrokenPipeError:  # whoever read our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.GOOD
@@ -70,6 +84,8 @@ def run(arguments: list[str] | None = None) -> int:
     except OSError as error:
         return _complain(f"slotproof: output cannot be written: {error.strerror}", Exit.USAGE)
     except Exception as error:
+        if "KeyboardInterrupt" in str(error):  # ctypes, on the way to Z3, makes it an error of its own
+            return _complain(*INTERRUPTED)
         if os.environ.get(DEBUG):
             traceback.print_exc()
         text = f"slotproof: an error of its own: {type(error).__name__}: {error} ({DEBUG}=1 shows where)"

@@ -15,7 +15,7 @@ from slotproof.proofs.text import call_line, config_line
 
 
 def lines(
-    report: Report, impl: str, seed: int | None, trace: Path, again: str, *, coverage: bool
+    report: Report, impl: str, seed: int | None, trace: Path, again: str, more: str, *, coverage: bool
 ) -> Iterator[str]:
     """The report for people.
 
@@ -23,6 +23,7 @@ def lines(
         seed: of a random campaign; None for an exhaustive one.
         trace: where the failing trace is.
         again: the command that does the same again.
+        more: the command for a larger campaign.
         coverage: with every row of coverage.
     """
     speed = f"{report.seconds:.1f} s, {report.calls / max(report.seconds, 1e-9):,.0f} calls/s"
@@ -41,7 +42,7 @@ def lines(
         for row in report.uncovered:
             yield f"  never reached: {row}"
         if report.uncovered:
-            yield f"  give it more: {again}"
+            yield f"  give it more: {more}"
         if report.verdict is Verdict.KNOWN:
             yield f"  go on without: {again} --known"
         return

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -235,7 +236,10 @@ def _run(tasks: Iterable[_Task]) -> Iterable[tuple[_Task, object]]:
     """Each task in a process of its own, so that it starts from nothing and can be killed."""
     tasks = list(tasks)
     context = multiprocessing.get_context("fork")
+    # Workers inherit what is blocked here: an interrupt ends this process, and that ends them.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     with context.Pool(min(len(tasks), os.cpu_count() or 1), maxtasksperchild=1) as pool:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         answers = pool.imap_unordered(_attempt, enumerate(tasks), chunksize=1)
         open_tasks = dict(enumerate(tasks))
         while open_tasks:

@@ -63,7 +63,7 @@ SETTINGS = {
 @click.option(
     "--allow",
     metavar="NAME",
-    help="With --breaks: drop what the statement needs. prove --list has the names.",
+    help="Drop what a statement needs: how does it fall? prove --list has the names.",
 )
 @click.option("--reach", metavar="EXPRESSION", help="Can a state be reached of which this holds?")
 @click.option("--question", metavar="NAME", help="Ask one of the questions that --questions lists.")
@@ -163,9 +163,11 @@ def explore(
         reach, without = asked.reach or None, (asked.without,) if asked.without else without
         fixed = asked.set | fixed
     if bool(reach) == bool(without or breaks or allowed):
-        raise UserError("explore: ask either --without or --breaks, or --reach, or --question")
-    if test is not None and reach:
-        raise UserError("--test: tells how a statement falls: use it with --without")
+        raise UserError(
+            "explore: ask --without or --breaks, or --allow, or --reach, or --question (see --questions)"
+        )
+    if test is not None and (reach or not without):
+        raise UserError("--test: tells how a statement falls by a fault: use it with --without")
     if blocks is not None:
         fixed["num_blocks"] = blocks + 1
     if block_size is not None:

@@ -79,6 +79,9 @@ EXITS = {
     show_default=True,
     help="Where the trace goes if there is a difference; `slotproof replay` runs it.",
 )
+@click.option(
+    "--coverage", is_flag=True, help="Say how often each row was reached; a terminal is always told."
+)
 @click.option("--junit", type=click.Path(path_type=Path), help="Write a JUnit report for CI.")
 @options.json_file
 @options.device
@@ -93,6 +96,7 @@ def gate(
     exhaustive: int | None,
     compare: str,
     trace: Path,
+    coverage: bool,
     junit: Path | None,
     json_file: Path | None,
     device: str,
@@ -142,9 +146,13 @@ def gate(
                 )
     if report.failure is not None:
         write_trace(report.failure.trace(), trace)
-    again = _command(impl, exhaustive, calls, steps, known, seconds, seed, compare, device)
+    again, more = (
+        _command(impl, exhaustive, calls, steps, known, seconds, seed, compare, device, times)
+        for times in (1, 2)
+    )
     console = Console(stderr=json_file == Path("-"), soft_wrap=True, highlight=False)
-    for line in lines(report, impl, None if exhaustive else seed, trace, again, coverage=console.is_terminal):
+    drawn, coverage = None if exhaustive else seed, coverage or console.is_terminal
+    for line in lines(report, impl, drawn, trace, again, more, coverage=coverage):
         console.print(line, markup=False)
     if junit is not None:
         write_junit(junit, report, impl)
@@ -177,19 +185,20 @@ def _command(
     seed: int,
     compare: str,
     device: str,
+    times: int,
 ) -> str:
-    """The command that does the same again."""
+    """The command that does the same again, or a random campaign so many times as large."""
     words = ["slotproof gate --impl", impl]
     if exhaustive:
         words += ["--exhaustive", str(exhaustive)]
     if calls:
-        words += ["--calls", str(calls)]
+        words += ["--calls", str(times * calls)]
     if steps:
-        words += ["--steps", str(steps)]
+        words += ["--steps", str(times * steps)]
     if known:
         words += ["--known"]
     if seconds:
-        words += ["--seconds", f"{seconds:g}"]
+        words += ["--seconds", f"{times * seconds:g}"]
     if not exhaustive:
         words += ["--seed", str(seed)]
     if compare != Strictness.EXACT.value:

@@ -59,8 +59,9 @@ def test_a_setting_is_fixed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
         (["--question", "nonsense"], "nonsense: there is no such question"),
         (["--reach", "free ="], "character 6"),
         (["--set", "colour=3", "--reach", "free == 1"], "write NAME=NUMBER"),
-        ([], "ask either"),
+        ([], "--breaks, or --allow, or --reach, or --question (see --questions)"),
         (["--reach", "free == 0", "--test", "t.py"], "use it with --without"),
+        (["--allow", "drop", "--test", "t.py"], "use it with --without"),
         (["--allow", "hits", "--without", "keep_reserved"], "with all rules on"),
     ],
 )

@@ -119,6 +119,13 @@ def test_too_few_calls(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert "too small to tell" in out
     assert "\n  never reached: refused: stage 0\n" in out
+    assert f"\n  give it more: slotproof gate --impl {MODEL} --calls 40 --seed 0\n" in out
+
+
+def test_coverage_is_told_in_a_pipe_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert slotproof("gate", "--impl", MODEL, "--calls", 20, "--coverage") == 3
+    rows = dict(line.rsplit(maxsplit=1) for line in capsys.readouterr().out.splitlines()[:-1])
+    assert rows["  refused: stage 0"] == "0"
 
 
 def test_reports_for_machines(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
