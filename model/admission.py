@@ -5,15 +5,21 @@ from __future__ import annotations
 from slotproof.model.algebra import Bool, Int, both, either, iff, maximum, minimum, negate
 from slotproof.model.allocate_slots import Ask
 from slotproof.model.attention import admission_cap
-from slotproof.model.caller import Outcome
-from slotproof.model.check import Part, check, covered, idle_hits, waits, watermark_due
+from slotproof.model.caller import Outcome, waits
+from slotproof.model.check import Part, check, covered, idle_hits, watermark_due
+from slotproof.model.engine import Engine
 from slotproof.model.state import RUNNING, State
+
+
+def held_at_once(engine: Engine, tokens: Int) -> Int:
+    """The most blocks that a request of so many tokens can hold at once."""
+    whole, cap = engine.blocks(minimum(tokens, engine.max_model_len)), admission_cap(engine)
+    return whole if cap is None else minimum(whole, cap)
 
 
 def most_held(s: State, r: Int) -> Int:
     """The most blocks that the request's whole prompt can hold at once."""
-    whole, cap = s.engine.blocks(minimum(s.num_tokens(r), s.engine.max_model_len)), admission_cap(s.engine)
-    return whole if cap is None else minimum(whole, cap)
+    return held_at_once(s.engine, s.num_tokens(r))
 
 
 def missing(s: State, r: Int) -> Int:
@@ -88,8 +94,8 @@ def _asks_no_more(s: State, r: Int, ask: Ask, o: Outcome) -> Part:
 def _whole_prompt(s: State, r: Int, ask: Ask, o: Outcome) -> Part:
     a = o.answer
     assert a is not None
-    missing = maximum(0, most_held(s, r) - covered(s, r, ask, a.total))
-    need = missing + idle_hits(s, r, ask, a.total) + watermark_due(s, r, ask)
+    new = maximum(0, most_held(s, r) - covered(s, r, ask, a.total))
+    need = new + idle_hits(s, r, ask, a.total) + watermark_due(s, r, ask)
     return Part(True, iff(a.fits, either(negate(ask.must_fit), need <= s.num_free)))
 
 

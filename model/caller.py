@@ -40,7 +40,8 @@ def settled(s: State, r: Int) -> Int:
     return s.computed(r) - s.in_flight(r)
 
 
-def _waits(s: State, r: Int) -> Bool:
+def waits(s: State, r: Int) -> Bool:
+    """The request is to be admitted."""
     return either(s.status(r) == WAITING, s.status(r) == PREEMPTED)
 
 
@@ -63,14 +64,14 @@ def add_request(s: State, request: Int, num_tokens: Int) -> Outcome:
 
 def allocate_contract(s: State, request: Int, ask: Ask) -> Contract:
     r, total = request, s.computed(request) + s.engine.tokens(ask.hits.num) + ask.external
-    waits = _waits(s, r)
+    admission = waits(s, r)
     return {
-        "request-is-schedulable": both(r >= 0, either(waits, s.status(r) == RUNNING)),
+        "request-is-schedulable": both(r >= 0, either(admission, s.status(r) == RUNNING)),
         "counts-not-negative": both(ask.new >= 0, ask.lookahead >= 0, ask.external >= 0, ask.reserved >= 0),
         "a-step-has-work": ite(ask.delay_cache, both(ask.new == 0, ask.external > 0), ask.new > 0),
-        "external-tokens-are-for-admission": implies(ask.external > 0, both(waits, s.computed(r) == 0)),
+        "external-tokens-are-for-admission": implies(ask.external > 0, both(admission, s.computed(r) == 0)),
         "a-load-leaves-a-token": implies(ask.external > 0, total < s.num_tokens(r)),
-        "prefill-stays-in-the-prompt": implies(waits, total + ask.new <= s.num_tokens(r)),
+        "prefill-stays-in-the-prompt": implies(admission, total + ask.new <= s.num_tokens(r)),
         "within-max-model-len": total + ask.new <= s.engine.max_model_len,
         "in-flight-is-bounded": s.in_flight(r) + ask.new <= s.engine.max_in_flight_tokens,
     }

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from slotproof.model.algebra import Bool, Int, both, either, implies, ite, maximum, minimum
+from slotproof.model.algebra import Bool, Int, both, implies, ite, maximum, minimum
 from slotproof.model.allocate_slots import Ask, is_idle_hit
 from slotproof.model.attention import skipped_blocks
-from slotproof.model.caller import Outcome
-from slotproof.model.state import PREEMPTED, WAITING, State
+from slotproof.model.caller import Outcome, waits
+from slotproof.model.state import State
 
 LEAVING = ("preempt", "finish")
 """The calls that "leave" is about."""
@@ -72,11 +72,6 @@ def check(
 ) -> Check:
     """A check; its variables are words."""
     return Check(name, statement, about, tuple(variables.split()), part, stage, care)
-
-
-def waits(s: State, r: Int) -> Bool:
-    """The request is to be admitted."""
-    return either(s.status(r) == WAITING, s.status(r) == PREEMPTED)
 
 
 def watermark_due(s: State, r: Int, ask: Ask) -> Int:

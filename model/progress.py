@@ -16,12 +16,11 @@ other requests that hold blocks):
 
 from __future__ import annotations
 
-from slotproof.model.admission import missing, promised
+from slotproof.model.admission import held_at_once, missing, promised
 from slotproof.model.algebra import Bool, Int, both, either, implies, minimum, negate
 from slotproof.model.allocate_slots import Ask
-from slotproof.model.attention import admission_cap
-from slotproof.model.caller import Outcome, settled
-from slotproof.model.check import Part, check, waits
+from slotproof.model.caller import Outcome, settled, waits
+from slotproof.model.check import Part, check
 from slotproof.model.state import RUNNING, State
 
 
@@ -43,8 +42,7 @@ def nobody_else_holds(s: State, r: Int, b: Int) -> Bool:
 
 def fits(s: State, tokens: Int) -> Bool:
     """The pool is large enough for what one request of so many tokens holds at once."""
-    whole, cap = s.engine.blocks(minimum(tokens, s.engine.max_model_len)), admission_cap(s.engine)
-    return (whole if cap is None else minimum(whole, cap)) <= s.engine.num_blocks - 1
+    return held_at_once(s.engine, tokens) <= s.engine.num_blocks - 1
 
 
 def is_unmoved(s: State, t: State, q: Int, i: Int) -> Bool:

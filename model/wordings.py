@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from slotproof.model.admission import promised
 from slotproof.model.algebra import Bool, Int, both, either, negate, within
 from slotproof.model.allocate_slots import Ask
-from slotproof.model.caller import Outcome
-from slotproof.model.check import Check, Part, check, waits
+from slotproof.model.caller import Outcome, waits
+from slotproof.model.check import Check, Part, check
 from slotproof.model.state import NULL_BLOCK, RUNNING, State
 from slotproof.model.worker import arrives, is_written
 

@@ -32,8 +32,8 @@ from slotproof.impl.protocol import (
 )
 from slotproof.model.algebra import Bool, both, implies, negate, numbers
 from slotproof.model.allocate_slots import Ask
-from slotproof.model.caller import ACTIONS, Outcome
-from slotproof.model.check import GIVES_BACK, LEAVING, NOBODY, NOT_OTHER, Check, waits
+from slotproof.model.caller import ACTIONS, Outcome, waits
+from slotproof.model.check import GIVES_BACK, LEAVING, NOBODY, NOT_OTHER, Check
 from slotproof.model.invariants import LEDGER, STEPWISE, WRITTEN
 from slotproof.model.prefix_cache import get_computed_blocks, hits_for
 from slotproof.model.rules import Rules

@@ -12,8 +12,8 @@ from itertools import product
 from typing import Any
 
 from slotproof.impl.protocol import Call, Config
-from slotproof.model.caller import Outcome
-from slotproof.model.check import GIVES_BACK, LEAVING, NOBODY, NOT_OTHER, Check, waits
+from slotproof.model.caller import Outcome, waits
+from slotproof.model.check import GIVES_BACK, LEAVING, NOBODY, NOT_OTHER, Check
 from slotproof.model.invariants import LEDGER, STEPWISE, WRITTEN, Invariant
 from slotproof.model.prefix_cache import get_computed_blocks
 from slotproof.model.rules import Rules

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from slotproof.impl.protocol import Call
 from slotproof.model.allocate_slots import Answer
-from slotproof.model.check import waits
+from slotproof.model.caller import waits
 from slotproof.model.prefix_cache import Hits, get_computed_blocks
 from slotproof.model.running import Running
 from slotproof.model.state import NULL_BLOCK, State

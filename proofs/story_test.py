@@ -31,7 +31,7 @@ from slotproof.impl.protocol import (
     ResetPrefixCache,
     TakeNewBlockIds,
 )
-from slotproof.model.check import waits
+from slotproof.model.caller import waits
 from slotproof.model.rules import RULES, Rules
 from slotproof.model.running import Running, Stuck
 from slotproof.model.state import UNKNOWN

@@ -16,8 +16,8 @@ from slotproof.model.admission import alone
 from slotproof.model.algebra import Bool, both, implies
 from slotproof.model.allocate_slots import Ask
 from slotproof.model.attention import skipped_tokens
-from slotproof.model.caller import ACTIONS, Outcome
-from slotproof.model.check import GIVES_BACK, LEAVING, NOBODY, NOT_OTHER, Check, Part, settled_at, waits
+from slotproof.model.caller import ACTIONS, Outcome, waits
+from slotproof.model.check import GIVES_BACK, LEAVING, NOBODY, NOT_OTHER, Check, Part, settled_at
 from slotproof.model.engine import Engine
 from slotproof.model.invariants import LEDGER, STEPWISE, WRITTEN, Invariant
 from slotproof.model.prefix_cache import Hits, get_computed_blocks, hits_for
