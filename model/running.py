@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from slotproof.model.algebra import Function
-from slotproof.model.allocate_slots import Ask
-from slotproof.model.caller import ACTIONS, Outcome
-from slotproof.model.engine import Engine
-from slotproof.model.prefix_cache import Hits, hits_for
-from slotproof.model.rules import Rules
-from slotproof.model.state import FUNCTIONS, GHOSTS, HAND, NULL_BLOCK, State, initial
+from slotproof.model.language.algebra import Function
+from slotproof.model.language.engine import Engine
+from slotproof.model.language.rules import Rules
+from slotproof.model.language.state import FUNCTIONS, GHOSTS, HAND, NULL_BLOCK, State, initial
+from slotproof.model.scheduling.caller import ACTIONS, Outcome
+from slotproof.model.system.allocate_slots import Ask
+from slotproof.model.system.prefix_cache import Hits, hits_for
 
 
 class ContractError(ValueError):

@@ -10,6 +10,8 @@ from typing import Any, NoReturn
 import pytest
 from hypothesis import settings
 
+pytest_plugins = ["told_by_hand"]
+
 settings.register_profile("repeatable", derandomize=True, database=None, deadline=None)
 settings.load_profile("repeatable")
 

@@ -6,9 +6,9 @@ import re
 from itertools import takewhile
 from pathlib import Path
 
-from slotproof.model.rules import Rules
-from slotproof.proofs.stories import find
-from slotproof.proofs.text import call_line, config_line
+from slotproof.model.language.rules import Rules
+from slotproof.proofs.campaign.stories import find
+from slotproof.proofs.output.text import call_line, config_line
 
 README = Path(__file__).parents[1] / "README.md"
 

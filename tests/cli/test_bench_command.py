@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from slotproof.impl.vllm_parts import VERSION
-from slotproof.proofs.bench_contenders import Batched, Counting, Single
-from slotproof.proofs.cli import run
+from slotproof.impl.vllm.parts import VERSION
+from slotproof.proofs.bench.contenders import Batched, Counting, Single
+from slotproof.proofs.cli.main import run
 
 
 def test_it_tells_machine_rows_and_memory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

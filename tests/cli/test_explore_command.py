@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from slotproof.proofs import cli
+from slotproof.proofs.cli import main as cli
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:

@@ -10,10 +10,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from slotproof.proofs import gate
-from slotproof.proofs.cli import run
+from slotproof.proofs.cli.main import run
+from slotproof.proofs.gate import gate
 
-MODEL = "slotproof.proofs.model_allocator:ModelAllocator"
+MODEL = "slotproof.proofs.gate.model_allocator:ModelAllocator"
 
 ALLOCATORS = """
 import os
@@ -21,8 +21,8 @@ import time
 from functools import partial
 
 from slotproof.impl.protocol import Finish
-from slotproof.model.rules import Rules
-from slotproof.proofs.model_allocator import ModelAllocator
+from slotproof.model.language.rules import Rules
+from slotproof.proofs.gate.model_allocator import ModelAllocator
 
 tampered = partial(ModelAllocator, rules=Rules().without("free_tail_first"))
 number = 5
@@ -252,10 +252,10 @@ def test_an_error_of_its_own_is_one_line(
 def test_as_a_process(folder: Path) -> None:
     """Standard output holds nothing but JSON, whatever an implementation prints."""
     (folder / "noisy.py").write_text(
-        "print('importing')\nfrom slotproof.proofs.model_allocator import ModelAllocator\n"
+        "print('importing')\nfrom slotproof.proofs.gate.model_allocator import ModelAllocator\n"
         "def factory(config):\n    print('making')\n    return ModelAllocator(config)\n"
     )
-    command = "from slotproof.proofs.cli import main; main()"
+    command = "from slotproof.proofs.cli.main import main; main()"
     arguments = ["gate", "--impl", "noisy:factory", "--calls", "200", "--json", "-"]
     done = subprocess.run(
         [sys.executable, "-c", command, *arguments], capture_output=True, text=True, timeout=60

@@ -14,10 +14,11 @@ from typing import NoReturn
 import pytest
 import z3
 
-from slotproof.model.rules import Rules
-from slotproof.proofs import bounded, cli
-from slotproof.proofs.commands import explore
-from slotproof.proofs.explore import engines
+from slotproof.model.language.rules import Rules
+from slotproof.proofs.cli import main as cli
+from slotproof.proofs.cli.commands import explore
+from slotproof.proofs.explore import bounded
+from slotproof.proofs.explore.explore import engines
 
 SLOTPROOF = str(Path(sys.executable).parent / "slotproof")
 
@@ -62,7 +63,7 @@ def test_an_interrupt_that_z3_keeps_for_itself_is_not_a_lack_of_time(monkeypatch
 
 SWALLOWED = """
 import time
-from slotproof.proofs import cli
+from slotproof.proofs.cli import main as cli
 
 class Term:
     def __del__(self):

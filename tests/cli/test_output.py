@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from slotproof.proofs.files import write_file
+from slotproof.proofs.output.files import write_file
 
 SLOTPROOF = str(Path(sys.executable).parent / "slotproof")
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from slotproof.model.rules import Rules
-from slotproof.model.wordings import ALLOWANCES
-from slotproof.proofs.bounded import CORE, LOADS, RARE, Bounds
-from slotproof.proofs.explore import engines, explore_faults
-from slotproof.proofs.stories import tell
+from slotproof.model.claims.wordings import ALLOWANCES
+from slotproof.model.language.rules import Rules
+from slotproof.proofs.campaign.stories import tell
+from slotproof.proofs.explore.bounded import CORE, LOADS, RARE, Bounds
+from slotproof.proofs.explore.explore import engines, explore_faults
 
 CALLS = {"evict_blocks": 4, "release": 4, "hits": 4, "lookahead": 3, "reserve": 3, "drop": 4}
 

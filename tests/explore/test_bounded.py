@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from slotproof.impl.protocol import AddRequest, Allocate, Complete, Config
-from slotproof.model.rules import Rules
-from slotproof.proofs.bounded import CORE, LOADS, RARE, Bounds, breaks, search
-from slotproof.proofs.explore import engines, explore_faults, explore_state
-from slotproof.proofs.expression import parse
-from slotproof.proofs.stories import Story, made_small, tell
+from slotproof.model.language.rules import Rules
+from slotproof.proofs.campaign.stories import Story, made_small, tell
+from slotproof.proofs.explore.bounded import CORE, LOADS, RARE, Bounds, breaks, search
+from slotproof.proofs.explore.explore import engines, explore_faults, explore_state
+from slotproof.proofs.explore.expression import parse
 
 ENGINE = Config(num_blocks=5, block_size=1, max_model_len=5, watermark_blocks=1)
 EVERYTHING = (*CORE, *LOADS, *RARE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slotproof.model.running import Running
-from slotproof.proofs.expression import NUMBERS, OF_REQUEST, ExpressionError, parse
+from slotproof.proofs.explore.expression import NUMBERS, OF_REQUEST, ExpressionError, parse
 
 
 @pytest.fixture(scope="module")

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import pytest
 
-from slotproof.model.rules import Rules
-from slotproof.proofs.bounded import CORE, LOADS, RARE, Bounds
-from slotproof.proofs.explore import engines, explore_faults
-from slotproof.proofs.faults import FAULTS, Fault
-from slotproof.proofs.stories import tell
+from slotproof.model.language.rules import Rules
+from slotproof.proofs.campaign.stories import tell
+from slotproof.proofs.explore.bounded import CORE, LOADS, RARE, Bounds
+from slotproof.proofs.explore.explore import engines, explore_faults
+from slotproof.proofs.faults.catalogue import FAULTS, Fault
 
 CALLS = {
     "whole_prompt_must_fit": 2,

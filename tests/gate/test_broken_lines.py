@@ -13,9 +13,9 @@ from types import ModuleType
 import pytest
 
 from slotproof import impl
-from slotproof.proofs import gate
-from slotproof.proofs.gate import Verdict, campaign
-from slotproof.proofs.isolation import Factory, Isolated
+from slotproof.proofs.gate import gate
+from slotproof.proofs.gate.gate import Verdict, campaign
+from slotproof.proofs.gate.isolation import Factory, Isolated
 
 SOURCES = Path(impl.__path__[0])
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from slotproof.impl.protocol import Result, Snapshot
-from slotproof.proofs.compare import (
+from slotproof.proofs.gate.compare import (
     KeyMatch,
     Strictness,
     difference,

@@ -11,17 +11,17 @@ import msgspec
 import pytest
 
 from slotproof.impl.protocol import Allocate, Call, Config, EvictBlocks, Preempt, Result, Snapshot
-from slotproof.model.rules import RULES, Rules
-from slotproof.proofs import gate
-from slotproof.proofs.calls import configurations
-from slotproof.proofs.compare import Strictness
-from slotproof.proofs.coverage import ROWS, rows
-from slotproof.proofs.exhaustive import exhaust
-from slotproof.proofs.gate import Report, Verdict, campaign, legal_story
-from slotproof.proofs.isolation import Isolated, Kind
-from slotproof.proofs.model_allocator import ModelAllocator
-from slotproof.proofs.replay import retell, run_again
-from slotproof.proofs.trace import read_trace, write_trace
+from slotproof.model.language.rules import RULES, Rules
+from slotproof.proofs.campaign.calls import configurations
+from slotproof.proofs.gate import gate
+from slotproof.proofs.gate.compare import Strictness
+from slotproof.proofs.gate.coverage import ROWS, rows
+from slotproof.proofs.gate.exhaustive import exhaust
+from slotproof.proofs.gate.gate import Report, Verdict, campaign, legal_story
+from slotproof.proofs.gate.isolation import Isolated, Kind
+from slotproof.proofs.gate.model_allocator import ModelAllocator
+from slotproof.proofs.gate.replay import retell, run_again
+from slotproof.proofs.traces.trace import read_trace, write_trace
 
 
 @pytest.fixture(autouse=True)

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from slotproof.impl.protocol import AddRequest, Call, Config, Result, Snapshot, TakeNewBlockIds
-from slotproof.proofs.isolation import CannotStart, Fault, Isolated, Kind, Reply
-from slotproof.proofs.model_allocator import ModelAllocator
+from slotproof.proofs.gate.isolation import CannotStart, Fault, Isolated, Kind, Reply
+from slotproof.proofs.gate.model_allocator import ModelAllocator
 
 CONFIG = Config(num_blocks=4, block_size=2, max_model_len=8)
 CALLS: list[Call] = [TakeNewBlockIds(), AddRequest(request=0, tokens=(1,)), TakeNewBlockIds()]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from slotproof.impl.protocol import Allocate, Allocator, Complete, Config, Preempt
-from slotproof.proofs.trace import Trace, read_trace
+from slotproof.proofs.traces.trace import Trace, read_trace
 
 KNOWN = Path(__file__).parent.parent / "known"
 
@@ -42,14 +42,14 @@ def admitted_then_refused(make: Callable[[Config], Allocator]) -> None:
 
 
 def test_ours_admits_a_window_that_it_must_refuse_later() -> None:
-    from slotproof.impl.torch import torch_allocator
+    from slotproof.impl.allocator.adapter import torch_allocator
 
     admitted_then_refused(torch_allocator)
 
 
 @pytest.mark.vllm
 def test_vllm_admits_a_window_that_it_must_refuse_later() -> None:
-    from slotproof.impl.vllm import vllm_allocator
+    from slotproof.impl.vllm.adapter import vllm_allocator
 
     admitted_then_refused(vllm_allocator)
 
@@ -63,13 +63,13 @@ def hits_what_nobody_wrote(make: Callable[[Config], Allocator]) -> None:
 
 
 def test_ours_hits_what_nobody_wrote() -> None:
-    from slotproof.impl.torch import torch_allocator
+    from slotproof.impl.allocator.adapter import torch_allocator
 
     hits_what_nobody_wrote(torch_allocator)
 
 
 @pytest.mark.vllm
 def test_vllm_hits_what_nobody_wrote() -> None:
-    from slotproof.impl.vllm import vllm_allocator
+    from slotproof.impl.vllm.adapter import vllm_allocator
 
     hits_what_nobody_wrote(vllm_allocator)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from slotproof.model.rules import Rules
-from slotproof.proofs.lesson import LESSON_TRACE, differences, start, trace
-from slotproof.proofs.lesson_questions import (
+from slotproof.model.language.rules import Rules
+from slotproof.proofs.lesson.questions import (
     all_hits_held,
     check_yourself,
     lookahead_on_every_step,
     without_watermark,
 )
+from slotproof.proofs.lesson.trace import LESSON_TRACE, differences, start, trace
 
 
 def test_the_model_arrives_at_the_lessons_figures() -> None:

@@ -12,10 +12,10 @@ import pytest
 from click.testing import CliRunner, Result
 from rich.console import Console
 
-from slotproof.proofs import lesson as the_lesson
-from slotproof.proofs.cli import slotproof
-from slotproof.proofs.commands.lesson import Report, run, show
-from slotproof.proofs.errors import Exit, UserError
+from slotproof.proofs.cli.commands.lesson import Report, run, show
+from slotproof.proofs.cli.main import slotproof
+from slotproof.proofs.lesson import trace as the_lesson
+from slotproof.proofs.output.errors import Exit, UserError
 
 
 def invoke(*arguments: str) -> Result:
@@ -47,7 +47,7 @@ def test_a_terminal_gets_a_table() -> None:
 
 
 def test_json_alone_on_standard_output() -> None:
-    code = "from slotproof.proofs.cli import main; main()"
+    code = "from slotproof.proofs.cli.main import main; main()"
     command = [sys.executable, "-c", code, "lesson", "--json", "-"]
     result = subprocess.run(command, capture_output=True, timeout=60)
     report = msgspec.json.decode(result.stdout, type=Report)

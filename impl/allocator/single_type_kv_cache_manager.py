@@ -1,0 +1,319 @@
+"""One attention group: the block tables of its requests, and what its kind of attention needs of them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Sequence
+from operator import getitem
+
+import numpy as np
+
+from slotproof.impl.allocator.block_pool import NULL_BLOCK, BlockPool
+from slotproof.impl.allocator.block_table import BlockTable
+from slotproof.impl.allocator.errors import AllocatorError
+from slotproof.impl.allocator.request import Request
+from slotproof.impl.allocator.row_counts import Int64s, RowCounts
+
+
+class RequestBlocks:
+    """What one request holds: its table, and the row of it."""
+
+    __slots__ = ("blocks", "row")
+
+    def __init__(self, blocks: list[int], row: int) -> None:
+        self.blocks = blocks
+        self.row = row
+
+
+class SingleTypeKVCacheManager(ABC):
+    """Block tables by request; a request is in `req_to_blocks` from its first granted slots to its release.
+
+    Counts and ids come checked from `KVCacheManager`; methods here assume them.
+
+    Args:
+        block_size: Tokens in a block.
+        block_pool: The pool, which all groups share.
+        block_table: The device's copy of this group's tables.
+        max_model_len: Tokens a request may have.
+    """
+
+    def __init__(
+        self, block_size: int, block_pool: BlockPool, block_table: BlockTable, max_model_len: int
+    ) -> None:
+        self.block_size = block_size
+        self.max_model_len = max_model_len
+        self.block_pool = block_pool
+        self.block_table = block_table
+        self.max_admission_blocks: int | None = None
+        """Most blocks that admission asks for; None where a request keeps every block."""
+        self.req_to_blocks: dict[str, RequestBlocks] = {}
+        self.counts = RowCounts(block_size, max_model_len)
+        """Counts of the tables by their rows, for calls on many requests at once."""
+        self.new_block_ids: list[int] = []
+        """Blocks to zero, in the order they were taken."""
+
+    @abstractmethod
+    def find_longest_cache_hit(self, block_hashes: Sequence[bytes], max_length: int) -> list[int]:
+        """Cached blocks for a prefix of at most `max_length` tokens, null where they are skipped."""
+
+    @abstractmethod
+    def get_num_skipped_tokens(self, num_computed_tokens: int) -> int:
+        """Leading tokens that attention never looks at again, once so many are computed."""
+
+    def get_num_blocks_to_allocate(
+        self,
+        request_id: str,
+        num_tokens: int,
+        new_computed_blocks: Sequence[int],
+        total_computed_tokens: int,
+        apply_admission_cap: bool,
+    ) -> int:
+        """How far the free count falls if this group gives the request slots for `num_tokens` tokens.
+
+        An idle hit counts although no memory is newly used: touching takes it out of the free queue.
+
+        Args:
+            request_id: The request.
+            num_tokens: Tokens that need a slot, those that have one included.
+            new_computed_blocks: The hit, empty for a request that holds blocks.
+            total_computed_tokens: Computed tokens, the hit's and external ones included.
+            apply_admission_cap: Count no more than a request can hold at once (stage 0 only).
+        """
+        num_required = -(-num_tokens // self.block_size)
+        if apply_admission_cap and self.max_admission_blocks is not None:
+            num_required = min(num_required, self.max_admission_blocks)
+        held = self.req_to_blocks.get(request_id)
+        if held is not None:
+            num_missing = num_required - len(held.blocks)
+            return num_missing if num_missing > 0 else 0
+        num_skipped = self.get_num_skipped_tokens(total_computed_tokens) // self.block_size
+        num_new = max(num_required - max(num_skipped, len(new_computed_blocks)), 0)
+        ref_cnt = self.block_pool.ref_cnt
+        return num_new + [ref_cnt[block] for block in new_computed_blocks[num_skipped:]].count(0)
+
+    def add_local_computed_blocks(
+        self, request_id: str, new_computed_blocks: Sequence[int], total_computed_tokens: int
+    ) -> None:
+        """Start the table of a request with its hit: touched, and null where attention skips it."""
+        num_skipped = self.get_num_skipped_tokens(total_computed_tokens) // self.block_size
+        hit = new_computed_blocks[num_skipped:]
+        self.block_pool.touch(hit)
+        blocks = [NULL_BLOCK] * num_skipped
+        blocks += hit
+        self._add_table(request_id, blocks, len(blocks))
+
+    def allocate_external_computed_blocks(
+        self, request_id: str, total_computed_tokens: int, record_for_zeroing: bool
+    ) -> None:
+        """Take blocks for external tokens that attention can still see.
+
+        Args:
+            request_id: The request, whose hit is in its table.
+            total_computed_tokens: Computed tokens, external ones included.
+            record_for_zeroing: False when the load may write the blocks before they would be zeroed.
+        """
+        if self.get_num_skipped_tokens(total_computed_tokens) < total_computed_tokens:
+            self._append_new_blocks(self.req_to_blocks[request_id], total_computed_tokens, record_for_zeroing)
+
+    def allocate_new_blocks(self, request_id: str, num_tokens: int) -> list[int]:
+        """Take the blocks that are missing for `num_tokens` tokens, and return them."""
+        held = self.req_to_blocks.get(request_id)
+        if held is None:
+            held = self._add_table(request_id, [], 0)
+        return self._append_new_blocks(held, num_tokens, True)
+
+    def _add_table(self, request_id: str, blocks: list[int], num_cached_blocks: int) -> RequestBlocks:
+        row = self.block_table.add_row(blocks)
+        self.counts.add(row, len(blocks), num_cached_blocks)
+        held = self.req_to_blocks[request_id] = RequestBlocks(blocks, row)
+        return held
+
+    def _append_new_blocks(self, held: RequestBlocks, num_tokens: int, record_for_zeroing: bool) -> list[int]:
+        end = len(held.blocks)
+        num_new = -(-num_tokens // self.block_size) - end
+        if num_new <= 0:
+            return []
+        new_blocks = self.block_pool.get_new_blocks(num_new)
+        held.blocks.extend(new_blocks)
+        self.counts.set_num_blocks(held.row, end + num_new)
+        self.block_table.mark(held.row, end, end + num_new)
+        if record_for_zeroing:
+            self.new_block_ids.extend(new_blocks)
+        return new_blocks
+
+    def cache_blocks(self, request: Request, num_tokens: int) -> None:
+        """Publish the blocks that the first `num_tokens` tokens fill and that are not published yet.
+
+        Raises:
+            AllocatorError: the request lacks the blocks or the hashes for them.
+        """
+        num_full = num_tokens // self.block_size
+        held = self.req_to_blocks.get(request.request_id)
+        if held is not None and num_full <= (num_cached := self.counts.num_cached_of_row[held.row]):
+            return
+        if held is None or num_full > len(held.blocks) or num_full > len(request.block_hashes):
+            raise AllocatorError(
+                f"request {request.request_id} cannot cache {num_tokens} tokens: it has "
+                f"{len(held.blocks) if held else 0} blocks and {len(request.block_hashes)} hashes "
+                f"of {self.block_size} tokens"
+            )
+        new = slice(num_cached, num_full)
+        self.block_pool.cache_full_blocks(held.blocks[new], request.block_hashes[new])
+        self.counts.set_num_cached_blocks(held.row, num_full)
+
+    def remove_skipped_blocks(self, request_id: str, processed_computed_tokens: int) -> None:
+        """Release the blocks whose tokens are all skipped, and put the null block in their place.
+
+        From the last of them backward until a null block: whatever lies before it went earlier.
+
+        Args:
+            request_id: The request; nothing happens if it holds no blocks.
+            processed_computed_tokens: Tokens that are computed and no longer in flight.
+        """
+        num_skipped = self.get_num_skipped_tokens(processed_computed_tokens) // self.block_size
+        if num_skipped == 0:
+            return
+        held = self.req_to_blocks.get(request_id)
+        if held is None:
+            return
+        blocks = held.blocks
+        end = start = min(num_skipped, len(blocks))
+        while start > 0 and blocks[start - 1] != NULL_BLOCK:
+            start -= 1
+        if start < end:
+            self.block_pool.release(blocks[start:end][::-1])
+            blocks[start:end] = [NULL_BLOCK] * (end - start)
+            self.block_table.mark(held.row, start, end)
+
+    def free(self, request_id: str) -> None:
+        """Release all blocks of a request, its tail to be reused first; nothing if it holds none."""
+        held = self.req_to_blocks.pop(request_id, None)
+        if held is not None:
+            self.block_table.remove_row(held.row)
+            self.counts.remove(held.row)
+            self.block_pool.release(reversed(held.blocks))
+
+    def take_new_block_ids(self) -> list[int]:
+        """Drain the list of blocks to zero."""
+        taken, self.new_block_ids = self.new_block_ids, []
+        return taken
+
+
+class FullAttentionManager(SingleTypeKVCacheManager):
+    """Every token looks at all before it: a request keeps its blocks until it is freed."""
+
+    def find_longest_cache_hit(self, block_hashes: Sequence[bytes], max_length: int) -> list[int]:
+        """The longest cached prefix. Hashes are chained, so it ends at the first miss."""
+        return self.block_pool.get_cached_prefix(block_hashes[: max_length // self.block_size])
+
+    def get_num_skipped_tokens(self, num_computed_tokens: int) -> int:
+        """None."""
+        return 0
+
+    def remove_skipped_blocks(self, request_id: str, processed_computed_tokens: int) -> None:
+        """None are."""
+
+    def allocate_new_block_each(self, rows: Int64s, tables: Sequence[list[int]]) -> list[int]:
+        """Take a block for the end of each of these tables, in order, and return them.
+
+        Args:
+            rows: int64 [tables], none of them twice.
+            tables: What is in these rows; none reaches max_model_len.
+        """
+        counts = self.counts
+        ends = counts.takes_at[rows] // self.block_size
+        counts.takes_at[rows] = np.minimum((ends + 1) * self.block_size, self.max_model_len)
+        new_blocks = self.block_pool.get_new_blocks(len(rows))
+        # Tables lie far apart: without bytecode in between, waits for memory overlap.
+        deque(map(list.append, tables, new_blocks), maxlen=0)
+        self.block_table.mark_each(rows.tolist(), ends.tolist())
+        self.new_block_ids.extend(new_blocks)
+        return new_blocks
+
+    def cache_blocks_each(
+        self,
+        rows: Int64s,
+        tables: Sequence[list[int]],
+        block_hashes: Sequence[list[bytes]],
+        num_full_blocks: Int64s,
+    ) -> None:
+        """Publish, table by table, the first blocks that are not published yet.
+
+        Args:
+            rows: int64 [tables], none of them twice.
+            tables: What is in these rows.
+            block_hashes: The hashes of the requests that the tables belong to.
+            num_full_blocks: int64 [tables]: how many of their blocks are full and final.
+        """
+        counts = self.counts
+        num_cached = counts.num_cached_blocks[rows]
+        starts, ends = num_cached.tolist(), num_full_blocks.tolist()
+        blocks: list[int] = []
+        hashes: list[bytes] = []
+        if ends == (num_cached + 1).tolist():  # as good as always: one block each
+            blocks.extend(map(getitem, tables, starts))
+            hashes.extend(map(getitem, block_hashes, starts))
+        else:  # drafts have filled several, or what fills a block is not final
+            for table, of_request, start, end in zip(tables, block_hashes, starts, ends, strict=True):
+                blocks += table[start:end]
+                hashes += of_request[start:end]
+            num_full_blocks = np.maximum(num_full_blocks, num_cached)
+        self.block_pool.cache_full_blocks(blocks, hashes)
+        counts.num_cached_blocks[rows] = num_full_blocks
+        counts.fills_at[rows] = (num_full_blocks + 1) * self.block_size - 1
+
+
+class SlidingWindowManager(SingleTypeKVCacheManager):
+    """Every token looks at itself and the `sliding_window - 1` tokens before it.
+
+    Args:
+        block_size: Tokens in a block.
+        block_pool: The pool, which all groups share.
+        block_table: The device's copy of this group's tables.
+        max_model_len: Tokens a request may have.
+        sliding_window: Tokens a window spans.
+        max_in_flight_tokens: Most tokens of one request scheduled and not yet settled.
+    """
+
+    def __init__(
+        self,
+        block_size: int,
+        block_pool: BlockPool,
+        block_table: BlockTable,
+        max_model_len: int,
+        *,
+        sliding_window: int,
+        max_in_flight_tokens: int,
+    ) -> None:
+        super().__init__(block_size, block_pool, block_table, max_model_len)
+        self.sliding_window = sliding_window
+        self._blocks_in_window = -(-(sliding_window - 1) // block_size)
+        # One block more, because a window may start in the middle of its first block.
+        most_tokens = min(sliding_window - 1 + max_in_flight_tokens, max_model_len)
+        self.max_admission_blocks = -(-most_tokens // block_size) + 1
+
+    def find_longest_cache_hit(self, block_hashes: Sequence[bytes], max_length: int) -> list[int]:
+        """The rightmost run of cached blocks that fills the window of the next token, nulls before it.
+
+        Without such a run, the longest cached prefix, whose window starts at the first token.
+        """
+        run: list[int] = []
+        for index in range(max_length // self.block_size - 1, -1, -1):
+            block = self.block_pool.get_cached_block(block_hashes[index])
+            if block is None:
+                run.clear()
+                continue
+            run.append(block)
+            if len(run) == self._blocks_in_window:
+                return [NULL_BLOCK] * index + run[::-1]
+        return run[::-1]
+
+    def cache_blocks(self, request: Request, num_tokens: int) -> None:
+        """As for every group; but a window of one token never looks back, so nothing is cached (0.32.0)."""
+        if self.sliding_window > 1:
+            super().cache_blocks(request, num_tokens)
+
+    def get_num_skipped_tokens(self, num_computed_tokens: int) -> int:
+        """Those before the window of the next token."""
+        return max(0, num_computed_tokens - self.sliding_window + 1)

@@ -1,0 +1,321 @@
+"""The content oracle: whatever the KV cache holds must be what the block tables and hashes say.
+
+From the calls made of the manager, and from what the model has computed, follows what every slot must
+hold: a request's own tokens in its blocks, the tokens that a hash stands for in a cached block, zeros in
+the null block and after the tokens of a block that was zeroed, poison in a block that is free. After a
+step the whole cache is read back and compared.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+import torch
+
+from slotproof.impl.allocator.block_pool import NULL_BLOCK
+from slotproof.impl.device.fingerprint import POISON, ZERO, Fingerprints
+from slotproof.impl.device.kv_cache import KVCache
+from slotproof.impl.protocol import (
+    AddRequest,
+    Allocate,
+    CacheBlocks,
+    Call,
+    Complete,
+    Config,
+    Finish,
+    Preempt,
+    Result,
+    Snapshot,
+)
+
+ANYTHING = -1
+"""What a slot must hold about which nothing is promised: it waits for a load, and was not zeroed."""
+_REMEMBERED = 8
+
+
+class ContentError(AssertionError):
+    """A place does not hold what it must.
+
+    Args:
+        place: Which slot, block or request.
+        expected: What it must hold.
+        found: What it holds.
+        story: How it came to be: the last things that happened to the block.
+    """
+
+    def __init__(self, place: str, expected: str, found: str, story: str) -> None:
+        super().__init__(f"{place}: expected {expected}, got {found} ({story})")
+        self.place = place
+        self.expected = expected
+        self.found = found
+        self.story = story
+
+
+class Text:
+    """A request's tokens, and what its slots hold of them.
+
+    `written` has, by position, the content that was last written for the request; rejected drafts stay
+    behind its computed tokens until they are overwritten.
+    """
+
+    def __init__(self, fingerprints: Fingerprints, salt: int, lora: int) -> None:
+        self._fingerprints = fingerprints
+        self._digests = [fingerprints.root(salt, lora)]
+        self.tokens: list[int] = []
+        self.contents: list[int] = []
+        """By position, the content that stands for the tokens up to it."""
+        self.written: list[int] = []
+        self.num_computed_tokens = 0
+        """Tokens whose KV is in the cache, as the device knows them."""
+
+    def append(self, tokens: Iterable[int]) -> None:
+        """More final tokens."""
+        for token in tokens:
+            digest = self._fingerprints.extend(self._digests[-1], token)
+            self._digests.append(digest)
+            self.tokens.append(token)
+            self.contents.append(self._fingerprints.content(digest))
+
+    def admit(self, num_tokens: int, num_computed_tokens: int) -> None:
+        """A request without blocks gets some: what was sampled after its first `num_tokens` tokens is
+        forgotten, and the first `num_computed_tokens` are found written."""
+        del self.tokens[num_tokens:], self.contents[num_tokens:], self._digests[num_tokens + 1 :]
+        self.written = self.contents[:num_computed_tokens]
+        self.num_computed_tokens = num_computed_tokens
+
+    def guess(self, num_tokens: int, token: int, count: int) -> list[int]:
+        """The contents of `count` tokens, all of them `token`, after the first `num_tokens`."""
+        contents, digest = [], self._digests[num_tokens]
+        for _ in range(count):
+            digest = self._fingerprints.extend(digest, token)
+            contents.append(self._fingerprints.content(digest))
+        return contents
+
+    def next_token(self, vocabulary: int) -> int:
+        """The token that the model samples after these: always the same."""
+        return self._digests[-1][0] % vocabulary
+
+
+class ContentOracle:
+    """See the module.
+
+    Args:
+        config: The manager's configuration.
+        kv_cache: The memory that is checked.
+        fingerprints: What was written there.
+        initial: The manager's state before its first call.
+    """
+
+    def __init__(
+        self, config: Config, kv_cache: KVCache, fingerprints: Fingerprints, initial: Snapshot
+    ) -> None:
+        self.config = config
+        self.fingerprints = fingerprints
+        self.texts: dict[int, Text] = {}
+        """Requests that are known."""
+        self.step = 0
+        """The step that is scheduled, or was last; events are told by it."""
+        self._kv_cache = kv_cache
+        self._snapshot = initial
+        self._final: dict[int, list[int]] = {}
+        self._published: dict[int, tuple[int, ...]] = {}
+        self._keys: dict[object, tuple[int, ...]] = {}
+        self._dead: set[int] = set(initial.free_queue)
+        self._poisoned: set[int] = set()
+        self._unzeroed: set[int] = set()
+        self._meanings = {ZERO: "zeros", POISON: "the poison of a free block"}
+        self._written_in: dict[int, int] = {}
+        self._history: list[deque[str]] = [deque(maxlen=_REMEMBERED) for _ in range(config.num_blocks)]
+
+    def observe(self, call: Call, result: Result, snapshot: Snapshot) -> None:
+        """A call has been made of the manager.
+
+        Raises:
+            ContentError: a key stood for other tokens before.
+        """
+        before, self._snapshot = self._snapshot, snapshot
+        if isinstance(call, AddRequest):
+            text = self.texts[call.request] = Text(self.fingerprints, call.salt, call.lora)
+            text.append(call.tokens)
+            self._final[call.request] = list(call.tokens)
+        elif isinstance(call, Complete):
+            self._final[call.request] += call.sampled
+        self._follow_blocks(call, result, before, snapshot)
+        if isinstance(call, Allocate | CacheBlocks):
+            self._follow_hashes(call.request, before, snapshot)
+        self._dead |= self._unused()
+        if isinstance(call, Finish):
+            del self.texts[call.request], self._final[call.request]
+        elif isinstance(call, Preempt):
+            self.texts[call.request].admit(len(self._final[call.request]), 0)
+
+    def take_dead(self) -> list[int]:
+        """Blocks that were free without a hash since the last time: what they hold is good for nothing."""
+        dead, self._dead = self._dead - self._poisoned, set()
+        self._poisoned.update(dead & self._unused())
+        return sorted(dead)
+
+    def zeroed(self, blocks: Iterable[int]) -> None:
+        """Blocks have been zeroed."""
+        for block in blocks:
+            self._tell(block, "zeroed")
+            self._poisoned.discard(block)
+            self._unzeroed.discard(block)
+            if self._snapshot.ref_cnt[block] == 0:
+                self._dead.add(block)
+
+    def wrote(self, request: int, start: int, contents: list[int], how: str) -> None:
+        """Contents have been written for a request from a position on.
+
+        Raises:
+            ContentError: the request has no blocks for them.
+        """
+        text = self.texts[request]
+        text.written[start : start + len(contents)] = contents
+        for position, content in enumerate(contents, start):
+            kind = "position" if text.contents[position : position + 1] == [content] else "a wrong draft at"
+            self._meanings.setdefault(content, f"{kind} {position} of request {request}")
+            self._written_in.setdefault(content, self.step)
+        table, block_size = self._snapshot.tables.get(request, ()), self.config.block_size
+        for index in range(start // block_size, -(-(start + len(contents)) // block_size)):
+            low = max(start, index * block_size)
+            high = min(start + len(contents), (index + 1) * block_size) - 1
+            positions = f"positions {low} to {high} of request {request}"
+            if index >= len(table) or table[index] == NULL_BLOCK:
+                raise ContentError(positions, "a block to be written to", "none", f"step {self.step}")
+            self._tell(table[index], f"{positions} {how}")
+
+    def check(self) -> None:
+        """Read the whole cache back, after a step. Waits for the device.
+
+        Raises:
+            ContentError: a slot does not hold what it must.
+        """
+        for request, final in self._final.items():
+            if self.texts[request].tokens[: len(final)] != final:
+                raise ContentError(f"request {request}", "the tokens sampled", str(final), "so the scheduler")
+        expected = self._expected()
+        tensor = self._kv_cache.bits
+        flat = expected.flatten()
+        want = self.fingerprints.values(flat.clamp(min=ZERO)).view(tensor.dtype).to(tensor.device)
+        got = tensor.flatten(2, 3)
+        same = (got == want).all(-1).all(-1).all(1).all(0) | (flat == ANYTHING).to(tensor.device)
+        if not bool(same.all()):
+            slot = int((~same).nonzero()[0])
+            values = got[:, :, slot].view(self._kv_cache.tensor.dtype)
+            found = self.fingerprints.meaning(values)
+            since = f", first written in step {self._written_in[found]}" if found in self._written_in else ""
+            raise self._error(slot, int(flat[slot]), self._describe(found) + since)
+
+    def _expected(self) -> torch.Tensor:
+        """What each slot must hold: [blocks, block size]."""
+        snapshot, block_size = self._snapshot, self.config.block_size
+        expected = torch.full((self.config.num_blocks, block_size), ANYTHING)
+        expected[NULL_BLOCK] = ZERO
+        expected[sorted(self._poisoned)] = POISON
+        if self._published:
+            expected[list(self._published)] = torch.tensor(list(self._published.values()))
+        for request, table in snapshot.tables.items():
+            held = [index for index, block in enumerate(table) if block != NULL_BLOCK]
+            if not held:
+                continue
+            self._check_window(request, table)
+            own = self._own(request, table, held)
+            blocks = torch.tensor([table[index] for index in held])
+            others = expected[blocks]
+            clash = (others != own) & (others != ANYTHING) & (own != ANYTHING)
+            if bool(clash.any()):
+                row, offset = clash.nonzero()[0].tolist()
+                slot = int(blocks[row]) * block_size + offset
+                also = f"something else for request {request}: {self._describe(int(own[row, offset]))}"
+                raise self._error(slot, int(others[row, offset]), also)
+            expected[blocks] = torch.where(own == ANYTHING, others, own)
+        return expected
+
+    def _own(self, request: int, table: tuple[int, ...], held: list[int]) -> torch.Tensor:
+        """What a request's blocks must hold by its own account: [held blocks, block size]."""
+        block_size, text = self.config.block_size, self.texts[request]
+        contents = text.written + [ZERO] * (len(table) * block_size - len(text.written))
+        own = torch.tensor(contents[: len(table) * block_size]).view(-1, block_size)[held]
+        for row, index in enumerate(held):
+            if table[index] in self._unzeroed:
+                own[row][own[row] == ZERO] = ANYTHING
+        return own
+
+    def _check_window(self, request: int, table: tuple[int, ...]) -> None:
+        computed, block_size = self.texts[request].num_computed_tokens, self.config.block_size
+        window = self.config.sliding_window
+        first = 0 if window is None else max(0, computed - window + 1) // block_size
+        for index in range(first, -(-computed // block_size)):
+            if index >= len(table) or table[index] == NULL_BLOCK:
+                place = f"entry {index} of request {request}"
+                why = f"{computed} tokens are computed, and the next one looks into it"
+                raise ContentError(place, "a block", "none", why)
+
+    def _unused(self) -> set[int]:
+        """Blocks that are free and have no hash."""
+        return {block for block in self._snapshot.free_queue if self._snapshot.hashes[block] is None}
+
+    def _follow_blocks(self, call: Call, result: Result, before: Snapshot, after: Snapshot) -> None:
+        """Who took, hit and released which block, and which ones lost their hash."""
+        for block in range(1, self.config.num_blocks):
+            old_key, new_key = before.hashes[block], after.hashes[block]
+            if old_key is not None and old_key != new_key:
+                del self._published[block]
+                self._tell(block, f"lost its hash by {_name(call)}")
+            more = after.ref_cnt[block] - before.ref_cnt[block]
+            if more < 0:
+                self._tell(block, f"released by {_name(call)}, {after.ref_cnt[block]} references left")
+            elif more > 0 and old_key is not None and old_key == new_key:
+                self._tell(block, f"hit by {_name(call)}")
+            elif more > 0 or (isinstance(call, Allocate) and block in result.new_blocks):
+                self._tell(block, f"taken by {_name(call)}")
+                self._poisoned.discard(block)
+                self._unzeroed.add(block)
+
+    def _follow_hashes(self, request: int, before: Snapshot, after: Snapshot) -> None:
+        """Which tokens the new hashes stand for."""
+        size, contents = self.config.block_size, self.texts[request].contents
+        for index, block in enumerate(after.tables.get(request, ())):
+            key = after.hashes[block]
+            if block == NULL_BLOCK or key is None or block in self._published:
+                continue
+            tokens = tuple(contents[index * size : (index + 1) * size])
+            self._published[block] = tokens
+            for position, content in enumerate(tokens, index * size):
+                self._meanings.setdefault(content, f"position {position} of request {request}")
+            last = (index + 1) * size - 1
+            self._tell(block, f"published with positions {index * size} to {last} of request {request}")
+            if self._keys.setdefault(key, tokens) != tokens:
+                place = f"the hash of block {block}"
+                raise ContentError(place, "that of equal tokens", "that of others", self._story(block))
+
+    def _tell(self, block: int, event: str) -> None:
+        self._history[block].append(f"step {self.step}: {event}")
+
+    def _error(self, slot: int, expected: int, found: str) -> ContentError:
+        block, offset = divmod(slot, self.config.block_size)
+        holders = [
+            f"entry {index} of request {request}"
+            for request, table in self._snapshot.tables.items()
+            for index, held in enumerate(table)
+            if held == block
+        ]
+        place = f"slot {offset} of block {block}, {', '.join(holders) or 'held by nobody'}"
+        return ContentError(place, self._describe(expected), found, self._story(block))
+
+    def _story(self, block: int) -> str:
+        """What last happened to a block."""
+        return "; ".join(self._history[block]) or "nothing has happened to it"
+
+    def _describe(self, content: int | None) -> str:
+        if content is None:
+            return "what nobody wrote"
+        return self._meanings.get(content, "tokens that nobody wrote")
+
+
+def _name(call: Call) -> str:
+    name = str(type(call).__struct_config__.tag)
+    request = getattr(call, "request", None)
+    return name if request is None else f"{name} of request {request}"

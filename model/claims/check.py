@@ -1,0 +1,102 @@
+"""A check: a part of a statement, about one state or one call; and the quantities that checks speak of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from slotproof.model.language.algebra import Bool, Int, both, implies, ite, maximum, minimum
+from slotproof.model.language.state import State
+from slotproof.model.scheduling.caller import Outcome, waits
+from slotproof.model.system.allocate_slots import Ask, is_idle_hit
+from slotproof.model.system.attention import skipped_blocks
+
+LEAVING = ("preempt", "finish")
+"""The calls that "leave" is about."""
+NOT_OTHER = ("add_request", "allocate")
+"""The calls that "other" is not about."""
+GIVES_BACK = (*LEAVING, "remove_skipped")
+"""The calls by which a request gives blocks back."""
+NOBODY = -2
+"""No request: no blocks are given back."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a check claims for some values, and where it claims it."""
+
+    given: Bool
+    claim: Bool
+
+
+@dataclass(frozen=True)
+class Check:
+    """A part of a statement. `about` says what `part` is given before the values of the variables:
+
+    - "state": (state)
+    - "lookup": (state, request, hits), for a request that waits with nothing computed
+    - "allocate": (state, request, ask, outcome)
+    - "leave": (state, request, outcome), when a request is preempted or finished
+    - "complete": (state, request, outcome)
+    - "execute": (state, outcome)
+    - "other": (state, request, outcome), when anything happens but an allocation or an arrival; the request
+      that gives blocks back, or NOBODY
+
+    Variables are as in `Invariant`. With `care` it is made of callers with care alone (`Action.care`), in
+    whose states the invariants `WRITTEN` hold.
+    """
+
+    name: str
+    statement: str
+    about: str
+    variables: tuple[str, ...]
+    part: Callable[..., Part]
+    stage: str
+    care: bool = False
+
+    def holds(self, *values: Any) -> Bool:
+        """The claim, wherever it is made."""
+        part = self.part(*values)
+        return implies(part.given, part.claim)
+
+
+def check(
+    stage: str,
+    about: str,
+    statement: str,
+    name: str,
+    variables: str,
+    part: Callable[..., Part],
+    care: bool = False,
+) -> Check:
+    """A check; its variables are words."""
+    return Check(name, statement, about, tuple(variables.split()), part, stage, care)
+
+
+def watermark_due(s: State, r: Int, ask: Ask) -> Int:
+    """What an admission beside others has to leave free."""
+    return ite(both(waits(s, r), ask.has_scheduled), s.engine.watermark_blocks, 0)
+
+
+def slots_asked(s: State, ask: Ask, total: Int) -> Int:
+    """Blocks for all tokens that need a slot."""
+    tokens = minimum(total + ask.new + ask.lookahead, s.engine.max_model_len)
+    return s.engine.blocks(tokens)
+
+
+def covered(s: State, r: Int, ask: Ask, total: Int) -> Int:
+    """Table entries before any new block: held, or hits and null blocks for a request without any."""
+    return ite(s.length(r) == 0, maximum(skipped_blocks(s.engine, total), ask.hits.num), s.length(r))
+
+
+def idle_hits(s: State, r: Int, ask: Ask, total: Int) -> Int:
+    """The hits that the request will hold and that sit in the free queue now."""
+    low = minimum(skipped_blocks(s.engine, total), ask.hits.num)
+    return s.engine.read.count(low, ask.hits.num, lambda i: is_idle_hit(s, ask.hits, i))
+
+
+def settled_at(s: State, r: Int, o: Outcome) -> Int:
+    """The tokens that stage 1 may release on."""
+    assert o.answer is not None
+    return maximum(0, o.answer.total - s.in_flight(r))

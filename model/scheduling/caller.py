@@ -1,0 +1,260 @@
+"""The caller: what a scheduler may ask, and the ledger it keeps (vLLM's `Scheduler`).
+
+An action has a *contract*, its preconditions by name, and an effect. The model promises nothing
+about a call outside the contract.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from slotproof.model.language.algebra import (
+    Bool,
+    Function,
+    Int,
+    both,
+    either,
+    implies,
+    ite,
+    minimum,
+    negate,
+    within,
+)
+from slotproof.model.language.state import LOADING, PREEMPTED, RUNNING, UNKNOWN, WAITING, State
+from slotproof.model.scheduling.worker import executed, is_written, roll_back, run_step, write_up_to
+from slotproof.model.system.allocate_slots import Answer, Ask, allocate_slots
+from slotproof.model.system.attention import cache_blocks, free, remove_skipped_blocks
+from slotproof.model.system.pool import evict_blocks, reset_prefix_cache
+from slotproof.model.system.prefix_cache import NO_HITS, Hits
+
+Contract = dict[str, Bool]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What an action answers."""
+
+    state: State
+    granted: Bool = True
+    hits: Hits = NO_HITS
+    answer: Answer | None = None
+    """`allocate` only."""
+    pool: State | None = None
+    """The state after the last step of the pool, where the caller's bookkeeping begins; None if the pool's
+    steps are all there is, or none."""
+
+
+def settled(s: State, r: Int) -> Int:
+    """Tokens of r that are computed and no longer in flight."""
+    return s.computed(r) - s.in_flight(r)
+
+
+def waits(s: State, r: Int) -> Bool:
+    """The request is to be admitted."""
+    return either(s.status(r) == WAITING, s.status(r) == PREEMPTED)
+
+
+def add_request_contract(s: State, request: Int, num_tokens: Int) -> Contract:
+    return {
+        "request-is-new": both(request >= 0, s.status(request) == UNKNOWN, s.num_tokens(request) == 0),
+        "prompt-fits-the-model": within(1, num_tokens, s.engine.max_model_len + 1),
+    }
+
+
+def add_request(s: State, request: Int, num_tokens: Int) -> Outcome:
+    """A request arrives with a prompt of `num_tokens` tokens, and waits."""
+    return Outcome(
+        s.replace(
+            status=lambda q: ite(q == request, WAITING, s.status(q)),
+            num_tokens=lambda q: ite(q == request, num_tokens, s.num_tokens(q)),
+        )
+    )
+
+
+def allocate_contract(s: State, request: Int, ask: Ask) -> Contract:
+    r, total = request, s.computed(request) + s.engine.tokens(ask.hits.num) + ask.external
+    admission = waits(s, r)
+    return {
+        "request-is-schedulable": both(r >= 0, either(admission, s.status(r) == RUNNING)),
+        "counts-not-negative": both(ask.new >= 0, ask.lookahead >= 0, ask.external >= 0, ask.reserved >= 0),
+        "a-step-has-work": ite(ask.delay_cache, both(ask.new == 0, ask.external > 0), ask.new > 0),
+        "external-tokens-are-for-admission": implies(ask.external > 0, both(admission, s.computed(r) == 0)),
+        "a-load-leaves-a-token": implies(ask.external > 0, total < s.num_tokens(r)),
+        "prefill-stays-in-the-prompt": implies(admission, total + ask.new <= s.num_tokens(r)),
+        "within-max-model-len": total + ask.new <= s.engine.max_model_len,
+        "in-flight-is-bounded": s.in_flight(r) + ask.new <= s.engine.max_in_flight_tokens,
+    }
+
+
+def allocate(s: State, request: Int, ask: Ask) -> Outcome:
+    """One `allocate_slots`; if granted, the scheduler advances the request by what it scheduled."""
+    answer = allocate_slots(s, request, ask)
+    t = answer.state
+
+    def advance() -> State:
+        return t.replace(
+            computed=lambda q: ite(q == request, answer.total + ask.new, t.computed(q)),
+            in_flight=lambda q: ite(q == request, t.in_flight(q) + ask.new, t.in_flight(q)),
+            unwritten=lambda q: ite(q == request, t.unwritten(q) + ask.external + ask.new, t.unwritten(q)),
+            status=lambda q: ite(q == request, ite(ask.delay_cache, LOADING, RUNNING), t.status(q)),
+        )
+
+    state = s.engine.read.when(answer.granted, advance, t)
+    return Outcome(state, answer.granted, ask.hits, answer, pool=t)
+
+
+def execute(s: State) -> Outcome:
+    """The step that was made up goes to the worker, which writes what was scheduled and nothing else."""
+    return Outcome(run_step(s), pool=s)
+
+
+def complete_contract(s: State, request: Int, processed: Int, rejected: Int, sampled: Int) -> Contract:
+    r = request
+    ran = settled(s, r) + processed
+    return {
+        "request-runs": both(r >= 0, s.status(r) == RUNNING),
+        "processed-was-in-flight": within(1, processed, s.in_flight(r) + 1),
+        "only-drafts-are-rejected": both(
+            within(0, rejected, processed + 1), ran - rejected >= minimum(ran, s.num_tokens(r))
+        ),
+        "sampled-follows-processed": both(
+            sampled >= 0,
+            s.num_tokens(r) + sampled <= s.engine.max_model_len,
+            implies(sampled > 0, s.num_tokens(r) + sampled <= ran - rejected + 1),
+        ),
+    }
+
+
+def complete(s: State, request: Int, processed: Int, rejected: Int, sampled: Int) -> Outcome:
+    """`processed` tokens in flight have run: `rejected` drafts roll back, `sampled` tokens become final."""
+    t = roll_back(write_up_to(s, request, settled(s, request) + processed), request, rejected)
+    return Outcome(
+        t.replace(
+            in_flight=lambda q: ite(q == request, t.in_flight(q) - processed, t.in_flight(q)),
+            num_tokens=lambda q: ite(q == request, t.num_tokens(q) + sampled, t.num_tokens(q)),
+        )
+    )
+
+
+def cache_blocks_contract(s: State, request: Int, num_tokens: Int) -> Contract:
+    r = request
+    loads = s.status(r) == LOADING
+    ran = minimum(s.num_tokens(r), settled(s, r))
+    return {
+        "request-loads-or-runs": both(r >= 0, either(loads, s.status(r) == RUNNING)),
+        "published-tokens-have-run": ite(loads, num_tokens == s.computed(r), within(1, num_tokens, ran + 1)),
+    }
+
+
+def publish_computed(s: State, request: Int, num_tokens: Int) -> Outcome:
+    """`cache_blocks`: a delayed load has arrived, and the request waits to be scheduled; or a running one's
+    tokens that have run are published before its next allocation."""
+    r = request
+    loads = s.status(r) == LOADING
+    t = cache_blocks(s, r, num_tokens)
+    u = write_up_to(t, r, ite(loads, t.computed(r), executed(t, r)))
+    return Outcome(u.replace(status=lambda q: ite(both(q == r, loads), WAITING, u.status(q))), pool=t)
+
+
+def remove_skipped_contract(s: State, request: Int) -> Contract:
+    return {"request-has-blocks": both(request >= 0, s.length(request) > 0)}
+
+
+def remove_skipped(s: State, request: Int) -> Outcome:
+    """The scheduler releases a window's old blocks by itself."""
+    return Outcome(remove_skipped_blocks(s, request, settled(s, request)))
+
+
+def preempt_contract(s: State, request: Int) -> Contract:
+    return {"request-runs": both(request >= 0, s.status(request) == RUNNING)}
+
+
+def is_missed(s: State, r: Int, i: Int) -> Bool:
+    """If r went now, entry i of its table would be found by others, and nobody would write it."""
+    b = s.table(r, i)
+    return both(s.writer_request(b) == r, negate(is_written(s, b)), negate(s.is_private(b)))
+
+
+def nothing_is_missed(s: State, request: Int) -> Contract:
+    """Whoever takes a request's blocks lets the step run first that it is scheduled in; or takes it out of
+    the step, and first evicts the blocks that this leaves unwritten."""
+    r = request
+    kept = s.engine.read.every(s.first(r), s.length(r), lambda i: negate(is_missed(s, r, i)))
+    return {"nothing-is-missed": kept}
+
+
+def preempt(s: State, request: Int) -> Outcome:
+    """The request loses its blocks and what it computed, and waits as preempted."""
+    return _leave(s, request, PREEMPTED)
+
+
+def finish_contract(s: State, request: Int) -> Contract:
+    return {"request-is-known": both(request >= 0, s.status(request) != UNKNOWN)}
+
+
+def finish(s: State, request: Int) -> Outcome:
+    """The request ends, in whatever state it is."""
+    return _leave(s, request, UNKNOWN)
+
+
+def _leave(s: State, r: Int, status: Int) -> Outcome:
+    t = free(s, r)
+    state = t.replace(
+        status=lambda q: ite(q == r, status, t.status(q)),
+        computed=lambda q: ite(q == r, 0, t.computed(q)),
+        in_flight=lambda q: ite(q == r, 0, t.in_flight(q)),
+        unwritten=lambda q: ite(q == r, 0, t.unwritten(q)),
+    )
+    return Outcome(state, pool=t)
+
+
+def evict(s: State, named: Function) -> Outcome:
+    """`evict_blocks`: the named blocks (block -> truth value) lose their hashes."""
+    return Outcome(evict_blocks(s, named))
+
+
+def reset(s: State) -> Outcome:
+    """`reset_prefix_cache`."""
+    return Outcome(reset_prefix_cache(s), s.num_held == 0)
+
+
+def take_new_block_ids(s: State) -> Outcome:
+    """The list of blocks to zero is handed to the worker."""
+    return Outcome(s.replace(num_to_zero=0), pool=s)
+
+
+def no_contract(s: State, **_: Any) -> Contract:
+    """The action may be taken at any time."""
+    return {}
+
+
+@dataclass(frozen=True)
+class Action:
+    """A call of the protocol, in the model."""
+
+    name: str
+    contract: Callable[..., Contract]
+    apply: Callable[..., Outcome]
+    care: Callable[..., Contract] = no_contract
+    """What a caller does beyond the contract so that *published-is-written* holds."""
+
+
+ACTIONS = {
+    action.name: action
+    for action in (
+        Action("add_request", add_request_contract, add_request),
+        Action("allocate", allocate_contract, allocate),
+        Action("execute", no_contract, execute),
+        Action("complete", complete_contract, complete),
+        Action("cache_blocks", cache_blocks_contract, publish_computed),
+        Action("remove_skipped", remove_skipped_contract, remove_skipped),
+        Action("preempt", preempt_contract, preempt, nothing_is_missed),
+        Action("finish", finish_contract, finish, nothing_is_missed),
+        Action("evict_blocks", no_contract, evict),
+        Action("reset_prefix_cache", no_contract, reset),
+        Action("take_new_block_ids", no_contract, take_new_block_ids),
+    )
+}
+"""Every action of the protocol by its name."""

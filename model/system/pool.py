@@ -1,0 +1,230 @@
+"""The block pool: the free queue, references, and the prefix cache's hashes (vLLM's `BlockPool`).
+
+Each step says with `require` what it needs so that it cannot fail.
+"""
+
+from __future__ import annotations
+
+from slotproof.model.language.algebra import Bool, Function, Int, both, either, iff, ite, negate, within
+from slotproof.model.language.keys import block_key
+from slotproof.model.language.state import ABSENT, HAND, NO_HASH, NULL_BLOCK, State
+
+
+def take(s: State, r: Int, n: Int) -> State:
+    """Stage 3: the first n blocks of the free queue go to the end of r's block table, hashes dropped."""
+    rules = s.engine.rules
+    s.engine.read.require("take", s, both(n >= 0, n <= s.num_free))
+    start = 0 if rules.new_from_front else s.num_free - n
+    end, held = s.length(r), s.num_held
+
+    def taken(b: Int) -> Bool:
+        return within(start, s.rank(b), start + n)
+
+    def nth(b: Int) -> Int:
+        return s.rank(b) - start
+
+    def new(q: Int, i: Int) -> Bool:
+        return both(q == r, within(end, i, end + n))
+
+    return s.replace(
+        num_free=s.num_free - n,
+        at=lambda i: s.at(ite(i < start, i, i + n)),
+        rank=lambda b: ite(taken(b), ABSENT, ite(s.rank(b) >= start + n, s.rank(b) - n, s.rank(b))),
+        ref_cnt=lambda b: ite(taken(b), 1, s.ref_cnt(b)),
+        block_hash=(lambda b: ite(taken(b), NO_HASH, s.block_hash(b)))
+        if rules.popping_evicts
+        else s.block_hash,
+        table=lambda q, i: ite(new(q, i), s.at(start + i - end), s.table(q, i)),
+        length=lambda q: ite(q == r, end + n, s.length(q)),
+        holder_request=lambda b, k: ite(taken(b), r, s.holder_request(b, k)),
+        holder_index=lambda b, k: ite(taken(b), end + nth(b), s.holder_index(b, k)),
+        slot=lambda q, i: ite(new(q, i), 0, s.slot(q, i)),
+        held=lambda j: ite(within(held, j, held + n), s.at(start + j - held), s.held(j)),
+        held_rank=lambda b: ite(taken(b), held + nth(b), s.held_rank(b)),
+        writer_request=lambda b: ite(taken(b), r, s.writer_request(b)),
+        writer_index=lambda b: ite(taken(b), end + nth(b), s.writer_index(b)),
+        evicted_idle=lambda b: both(negate(taken(b)), s.evicted_idle(b)),
+        written=lambda b: ite(taken(b), 0, s.written(b)),
+    )
+
+
+def touch(s: State, r: Int, b: Int) -> State:
+    """Stage 3: a hit goes to the end of r's block table; an idle one leaves the free queue."""
+    rules, read = s.engine.rules, s.engine.read
+    read.require("touch", s, both(s.is_block(b), iff(s.ref_cnt(b) == 0, s.is_free(b))))
+    read.expect("hash-soundness", lambda: s.block_hash(b) == block_key(s.engine, r, s.length(r)))
+    read.expect("no-aliased-write", lambda: s.num_cached(r) == s.length(r))
+    idle = both(rules.touch_leaves_queue, s.ref_cnt(b) == 0)
+    s = read.when(idle, lambda: _remove(s, b), s)
+    k, end = s.ref_cnt(b), s.length(r)
+
+    def entry(q: Int, i: Int) -> Bool:
+        return both(q == r, i == end)
+
+    def reference(c: Int, j: Int) -> Bool:
+        return both(c == b, j == k)
+
+    return s.replace(
+        ref_cnt=(lambda c: ite(c == b, k + 1, s.ref_cnt(c))) if rules.touch_references else s.ref_cnt,
+        table=lambda q, i: ite(entry(q, i), b, s.table(q, i)),
+        length=lambda q: ite(q == r, end + 1, s.length(q)),
+        num_cached=lambda q: ite(q == r, end + 1, s.num_cached(q)),
+        holder_request=lambda c, j: ite(reference(c, j), r, s.holder_request(c, j)),
+        holder_index=lambda c, j: ite(reference(c, j), end, s.holder_index(c, j)),
+        slot=lambda q, i: ite(entry(q, i), k, s.slot(q, i)),
+    )
+
+
+def release(s: State, r: Int, high: Int) -> State:
+    """The live entries of r's table below `high` go into the hand, last first, null blocks in their place."""
+    s.engine.read.require("release", s, both(s.first(r) <= high, high <= s.length(r), s.length(HAND) == 0))
+    low = s.first(r)
+
+    def turned(i: Int) -> Int:
+        return high - 1 - i if s.engine.rules.free_tail_first else i - low
+
+    def source(j: Int) -> Int:
+        return high - 1 - j if s.engine.rules.free_tail_first else low + j
+
+    def moved(b: Int, k: Int) -> Bool:
+        return both(s.holder_request(b, k) == r, within(low, s.holder_index(b, k), high))
+
+    return s.replace(
+        table=lambda q, i: ite(
+            q == HAND, s.table(r, source(i)), ite(both(q == r, i < high), NULL_BLOCK, s.table(q, i))
+        ),
+        length=lambda q: ite(q == HAND, high - low, s.length(q)),
+        first=lambda q: ite(q == HAND, 0, ite(q == r, high, s.first(q))),
+        holder_request=lambda b, k: ite(moved(b, k), HAND, s.holder_request(b, k)),
+        holder_index=lambda b, k: ite(moved(b, k), turned(s.holder_index(b, k)), s.holder_index(b, k)),
+        slot=lambda q, i: ite(q == HAND, s.slot(r, source(i)), s.slot(q, i)),
+        front=0,
+    )
+
+
+def free_blocks(s: State) -> State:
+    """The blocks in the hand go back, in order."""
+    return clear_table(s.engine.read.loop("free", 0, s.length(HAND), put_back, s), HAND)
+
+
+def clear_table(s: State, r: Int) -> State:
+    """A block table without live entries is emptied."""
+    s.engine.read.require("clear-table", s, s.first(r) == s.length(r))
+    return s.replace(
+        length=lambda q: ite(q == r, 0, s.length(q)),
+        first=lambda q: ite(q == r, 0, s.first(q)),
+        num_cached=lambda q: ite(q == r, 0, s.num_cached(q)),
+    )
+
+
+def pad(s: State, r: Int, n: Int) -> State:
+    """Stage 3: r's empty block table starts with n null blocks, for tokens outside its window."""
+    s.engine.read.require("pad", s, s.length(r) == 0)
+    return s.replace(
+        length=lambda q: ite(q == r, n, s.length(q)),
+        first=lambda q: ite(q == r, n, s.first(q)),
+        num_cached=lambda q: ite(q == r, n, s.num_cached(q)),
+        table=lambda q, i: ite(both(q == r, i < n), NULL_BLOCK, s.table(q, i)),
+    )
+
+
+def put_back(s: State, k: Int) -> State:
+    """One block loses a reference. With its last it joins the free queue: at the tail if it is hashed,
+    else at the front, behind those that this call has put there already (vLLM 0.32.0)."""
+    rules = s.engine.rules
+    b = s.table(HAND, k)
+    to_front = both(rules.unhashed_to_front, negate(s.is_hashed(b)))
+    dropped = _unreference(s, HAND, k)
+    passed = dropped.replace(first=lambda q: ite(q == HAND, k + 1, dropped.first(q)))
+
+    def inserted() -> State:
+        t = _insert(passed, b, ite(to_front, s.front, s.num_free))
+        return t.replace(front=s.front + ite(to_front, 1, 0))
+
+    unreferenced = either(passed.ref_cnt(b) == 0, not rules.free_unreferenced_only)
+    return s.engine.read.when(unreferenced, inserted, passed)
+
+
+def publish(s: State, r: Int, i: Int) -> State:
+    """Stage 4: entry i of r's table, a full block, gets its hash, unless it is the null block."""
+    b, key = s.table(r, i), block_key(s.engine, r, i)
+    live = both(s.is_live(r, i), s.engine.looks_back)
+    read = s.engine.read
+    read.require("publish", s, either(negate(live), negate(s.is_hashed(b))))
+    read.expect("no-aliased-write", lambda: both(i == s.num_cached(r), i < s.length(r)))
+    read.expect("drafts-never-hashed", lambda: i + 1 <= s.engine.full_blocks(s.num_tokens(r)))
+
+    def here(c: Int) -> Bool:
+        return both(live, c == b)
+
+    return s.replace(
+        block_hash=lambda c: ite(here(c), key, s.block_hash(c)),
+        stamp=lambda c: ite(here(c), s.clock, s.stamp(c)),
+        clock=s.clock + 1,
+        num_cached=lambda q: ite(q == r, i + 1, s.num_cached(q)),
+    )
+
+
+def evict_blocks(s: State, named: Function) -> State:
+    """The named blocks (block -> truth value) lose their hashes and stay where they are."""
+    return s.replace(
+        block_hash=lambda b: ite(named(b), NO_HASH, s.block_hash(b)),
+        evicted_idle=lambda b: either(s.evicted_idle(b), both(named(b), s.is_free(b), s.is_hashed(b))),
+    )
+
+
+def reset_prefix_cache(s: State) -> State:
+    """Every hash is dropped, if no block is held; else nothing happens."""
+    return s.engine.read.when(s.num_held == 0, lambda: s.replace(block_hash=lambda b: NO_HASH), s)
+
+
+def record_for_zeroing(s: State, r: Int, low: Int, high: Int) -> State:
+    """Entries low .. high - 1 of r's table are listed for zeroing before the next forward pass."""
+    end = s.num_to_zero
+    return s.replace(
+        num_to_zero=end + high - low,
+        to_zero=lambda j: ite(j >= end, s.table(r, low + j - end), s.to_zero(j)),
+    )
+
+
+def _insert(s: State, b: Int, position: Int) -> State:
+    """The block joins the free queue at a position."""
+    last, hole = s.held(s.num_held - 1), s.held_rank(b)
+    return s.replace(
+        num_free=s.num_free + 1,
+        at=lambda i: ite(i < position, s.at(i), ite(i == position, b, s.at(i - 1))),
+        rank=lambda c: ite(c == b, position, ite(s.rank(c) >= position, s.rank(c) + 1, s.rank(c))),
+        held=lambda j: ite(j == hole, last, s.held(j)),
+        held_rank=lambda c: ite(c == b, ABSENT, ite(c == last, hole, s.held_rank(c))),
+        evicted_idle=lambda c: both(c != b, s.evicted_idle(c)),
+    )
+
+
+def _remove(s: State, b: Int) -> State:
+    """The block leaves the free queue, wherever it is."""
+    position, held = s.rank(b), s.num_held
+    return s.replace(
+        num_free=s.num_free - 1,
+        at=lambda i: ite(i < position, s.at(i), s.at(i + 1)),
+        rank=lambda c: ite(c == b, ABSENT, ite(s.rank(c) > position, s.rank(c) - 1, s.rank(c))),
+        held=lambda j: ite(j == held, b, s.held(j)),
+        held_rank=lambda c: ite(c == b, held, s.held_rank(c)),
+    )
+
+
+def _unreference(s: State, r: Int, i: Int) -> State:
+    """A live entry lets go of its block; the block's last reference moves into its place."""
+    b, k = s.table(r, i), s.slot(r, i)
+    s.engine.read.require("free", s, s.ref_cnt(b) > 0)
+    last = s.ref_cnt(b) - 1
+    last_request, last_index = s.holder_request(b, last), s.holder_index(b, last)
+
+    def hole(c: Int, j: Int) -> Bool:
+        return both(c == b, j == k)
+
+    return s.replace(
+        ref_cnt=lambda c: ite(c == b, last, s.ref_cnt(c)),
+        holder_request=lambda c, j: ite(hole(c, j), last_request, s.holder_request(c, j)),
+        holder_index=lambda c, j: ite(hole(c, j), last_index, s.holder_index(c, j)),
+        slot=lambda q, x: ite(both(q == last_request, x == last_index), k, s.slot(q, x)),
+    )

@@ -1,0 +1,333 @@
+"""From integers to legal calls: what a campaign draws, and the configurations it draws them for.
+
+A number is read byte by byte, least significant first: each byte settles one choice (the action, the
+request, an amount), and a smaller byte means the simpler answer. Whatever the number, the call is one
+that the caller's contract allows in the model's present state; so Hypothesis shrinks numbers, and the
+calls grow simple.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any, TypeVar
+
+import msgspec
+
+from slotproof.impl.protocol import (
+    AddRequest,
+    Allocate,
+    CacheBlocks,
+    Call,
+    Complete,
+    Config,
+    EvictBlocks,
+    Execute,
+    Finish,
+    Preempt,
+    RemoveSkipped,
+    ResetPrefixCache,
+    TakeNewBlockIds,
+)
+from slotproof.model.language.state import LOADING, PREEMPTED, RUNNING, UNKNOWN, WAITING
+from slotproof.model.running import Running, Stuck
+from slotproof.model.system.allocate_slots import Ask, allocate_slots
+
+NUMBER_BYTES = 16
+"""Bytes of a number: more than any call reads."""
+LIVE_REQUESTS = 8
+"""Requests alive at once, at most."""
+MAX_LOOKAHEAD = 8
+MAX_DRAFTS = 5
+
+T = TypeVar("T")
+
+
+class Digits:
+    """The choices in a number, one byte each; all zero after its end."""
+
+    def __init__(self, number: int) -> None:
+        self._rest = number
+
+    def below(self, n: int) -> int:
+        """A choice of 0 .. n - 1, evenly; growing with the byte."""
+        if n > 256:
+            return min(n - 1, self.below(256) * n // 256 + self.below(-(-n // 256)))
+        byte, self._rest = self._rest & 255, self._rest >> 8
+        return byte * n >> 8
+
+    def one_in(self, n: int) -> bool:
+        """True once in n."""
+        return self.below(n) == n - 1
+
+    def pick(self, options: list[T]) -> T:
+        return options[self.below(len(options))]
+
+    def amount(self, most: int) -> int:
+        """1 .. most, and `most` itself in every second case."""
+        return most if self.one_in(2) else 1 + self.below(most)
+
+
+def decode(running: Running, number: int) -> Call:
+    """The legal call that a number stands for in the model's present state. Pure.
+
+    Raises:
+        ValueError: the number is negative.
+    """
+    if number < 0:
+        raise ValueError(f"{number} stands for no call: take a number from 0 on")
+    digits = Digits(number)
+    makers = _makers(running)
+    choice = digits.below(sum(weight for weight, _, _ in makers))
+    for weight, make, options in makers:
+        if choice < weight:
+            return make(running, digits, options)
+        choice -= weight
+    raise AssertionError("a choice is below the sum of the weights")
+
+
+Maker = Callable[[Running, Digits, list[int]], Call]
+
+
+def _makers(running: Running) -> list[tuple[int, Maker, list[int]]]:
+    """What can be called now: (weight, maker, the requests or blocks to choose from), simplest first."""
+    s, engine = running.state, running.engine
+    alive = [r for r in running.requests if s.status(r) != UNKNOWN]
+    by_status: dict[int, list[int]] = {status: [] for status in (WAITING, LOADING, RUNNING, PREEMPTED)}
+    for r in alive:
+        by_status[s.status(r)].append(r)
+    runs = by_status[RUNNING]
+    waits = by_status[WAITING] + by_status[PREEMPTED]
+    room = [r for r in runs if step_room(running, r) > 0]
+    in_flight = [r for r in runs if s.in_flight(r) > 0]
+    has_run = [r for r in runs if _final_run(running, r) > 0]
+    with_blocks = [r for r in alive if s.length(r) > 0]
+    hashed = [b for b in range(1, engine.num_blocks) if s.is_hashed(b)]
+    idle = s.num_held == 0
+    makers: list[tuple[int, Maker, list[int]]] = [
+        (2, _take_new_block_ids, []),
+        (4 if len(alive) < 3 else 2 if len(alive) < LIVE_REQUESTS else 0, _add_request, []),
+        (12 if waits else 0, _admit, waits),
+        (10 if room else 0, _advance, room),
+        (6 if running.read.ghosts and any(s.unwritten(r) > 0 for r in runs) else 0, _execute, []),
+        (9 if in_flight else 0, _complete, in_flight),
+        (4 if by_status[LOADING] else 0, _cache_blocks, by_status[LOADING]),
+        (1 if has_run else 0, _cache_running, has_run),
+        (2 if alive else 0, _finish, alive),
+        (2 if runs else 0, _preempt, runs),
+        (2 if with_blocks else 0, _remove_skipped, with_blocks),
+        (1, _evict_blocks, hashed),
+        (3 if idle and hashed else 1, _reset_prefix_cache, []),
+    ]
+    return [maker for maker in makers if maker[0] > 0]
+
+
+def step_room(running: Running, r: int) -> int:
+    """The most tokens that a running request may ask for."""
+    s, engine = running.state, running.engine
+    room: int = min(engine.max_model_len - s.computed(r), engine.max_in_flight_tokens - s.in_flight(r))
+    return room
+
+
+def _take_new_block_ids(running: Running, digits: Digits, _: list[int]) -> Call:
+    return TakeNewBlockIds()
+
+
+def _add_request(running: Running, digits: Digits, _: list[int]) -> Call:
+    """A prompt that starts as a fixed stream or an earlier request does, and may end otherwise."""
+    engine = running.engine
+    pool = engine.tokens(engine.num_blocks)
+    most = min(engine.max_model_len, pool + 1 if digits.one_in(8) else max(1, pool // 3))
+    length = 1 + digits.below(most)
+    earlier = running.requests
+    source = digits.below(4)
+    if source < 2 or not earlier:
+        stream = _stream(source % 2, length)
+        salt, lora = digits.pick(_TAGS)
+    else:
+        text = running.read.texts[digits.pick(earlier[-LIVE_REQUESTS:])]
+        stream = (text.tokens + _stream(0, length))[:length]
+        salt, lora = digits.pick(_TAGS) if digits.one_in(4) else (text.salt, text.lora)
+    tail = digits.below(length + 1) if digits.one_in(2) else 0
+    tokens = stream[: length - tail] + (3,) * tail
+    return AddRequest(request=len(earlier), tokens=tokens, salt=salt, lora=lora)
+
+
+_TAGS = [(0, 0)] * 6 + [(1, 0), (0, 1), (2, 0), (0, 2), (1, 1), (2, 1)]
+"""Cache salt and LoRA of a prompt; their numbers overlap, so that an ambiguous key would show."""
+
+
+def _stream(which: int, length: int) -> tuple[int, ...]:
+    """The same token again and again (every block alike), or a pattern that no block size divides."""
+    return (1,) * length if which == 0 else tuple(1 + (i % 5 == 0) for i in range(length))
+
+
+def _admit(running: Running, digits: Digits, options: list[int]) -> Call:
+    """A waiting or preempted request is scheduled, perhaps on tokens that a connector supplies."""
+    s, engine = running.state, running.engine
+    r = digits.pick(options)
+    skip_cache = digits.one_in(8)
+    computed = s.computed(r)
+    hits = running.hits(r, skip_cache).num
+    total = computed + engine.tokens(hits)
+    room = s.num_tokens(r) - 1 - total
+    external = 0
+    kind = digits.below(6)
+    if kind >= (2 if hits else 4) and computed == 0 and room > 0:
+        external = digits.amount(room)
+    delay_cache = kind == 5 and external > 0
+    most = min(s.num_tokens(r) - total - external, engine.max_in_flight_tokens)
+    call = Allocate(
+        request=r,
+        new=0 if delay_cache else digits.amount(most),
+        lookahead=_lookahead(digits),
+        external=external,
+        skip_cache=skip_cache,
+        delay_cache=delay_cache,
+        must_fit=digits.one_in(2),
+        has_scheduled=not digits.one_in(3),
+        skip_zeroing=external > 0 and digits.one_in(2),
+    )
+    return _reserve(running, digits, call)
+
+
+def _advance(running: Running, digits: Digits, options: list[int]) -> Call:
+    """A running request is scheduled: a chunk of its prompt, or a token and drafts."""
+    s = running.state
+    r = digits.pick(options)
+    left = max(0, s.num_tokens(r) - s.computed(r))
+    drafts = digits.below(MAX_DRAFTS + 1) if digits.one_in(2) else 0
+    new = digits.amount(left) if left > 1 and digits.below(4) else max(1, left) + drafts
+    call = Allocate(
+        request=r,
+        new=min(new, step_room(running, r)),
+        lookahead=_lookahead(digits),
+        must_fit=digits.one_in(16),
+        has_scheduled=not digits.one_in(3),
+    )
+    return _reserve(running, digits, call)
+
+
+def _lookahead(digits: Digits) -> int:
+    return digits.below(MAX_LOOKAHEAD + 1) if digits.one_in(3) else 0
+
+
+def _reserve(running: Running, digits: Digits, call: Allocate) -> Call:
+    """Mostly nothing; else any number of blocks, or as many as stage 2 can just spare, or one more:
+    then a count that is wrong by one shows."""
+    kind = digits.below(8)
+    if kind < 6:
+        return call
+    s = running.state
+    if kind == 6:
+        return msgspec.structs.replace(call, reserved=digits.below(running.engine.num_blocks))
+    ask = Ask(
+        new=call.new,
+        hits=running.hits(call.request, call.skip_cache),
+        lookahead=call.lookahead,
+        external=call.external,
+        has_scheduled=call.has_scheduled,
+    )
+    try:
+        answer = allocate_slots(s, call.request, ask)
+    except Stuck:  # with a rule off
+        return call
+    spare = answer.released.num_free - answer.need - answer.watermark
+    return msgspec.structs.replace(call, reserved=max(0, spare + digits.below(2)))
+
+
+def _complete(running: Running, digits: Digits, options: list[int]) -> Call:
+    """Steps in flight have run; drafts among them are kept or rejected, and tokens sampled."""
+    s = running.state
+    r = digits.pick(options)
+    processed = digits.amount(s.in_flight(r))
+    ran = s.computed(r) - s.in_flight(r) + processed
+    drafts = max(0, ran - s.num_tokens(r))
+    rejected = digits.below(min(processed, drafts) + 1)
+    settled = ran - rejected
+    most = min(running.engine.max_model_len, settled + 1) - s.num_tokens(r)
+    sampled = digits.amount(most) if most > 0 and digits.below(8) else 0
+    token = 1 + digits.below(2)
+    return Complete(request=r, processed=processed, rejected=rejected, sampled=(token,) * sampled)
+
+
+def _execute(running: Running, digits: Digits, _: list[int]) -> Call:
+    """The step runs. Only who keeps the ghosts sees it, and no allocator is asked."""
+    return Execute()
+
+
+def _cache_blocks(running: Running, digits: Digits, options: list[int]) -> Call:
+    return CacheBlocks(request=digits.pick(options))
+
+
+def _final_run(running: Running, r: int) -> int:
+    """Final tokens of r that have run."""
+    s = running.state
+    run: int = min(s.num_tokens(r), s.computed(r) - s.in_flight(r))
+    return run
+
+
+def _cache_running(running: Running, digits: Digits, options: list[int]) -> Call:
+    """What a running request has computed is published early."""
+    r = digits.pick(options)
+    return CacheBlocks(request=r, tokens=digits.amount(_final_run(running, r)))
+
+
+def _finish(running: Running, digits: Digits, options: list[int]) -> Call:
+    return Finish(request=digits.pick(options))
+
+
+def _preempt(running: Running, digits: Digits, options: list[int]) -> Call:
+    return Preempt(request=digits.pick(options))
+
+
+def _remove_skipped(running: Running, digits: Digits, options: list[int]) -> Call:
+    return RemoveSkipped(request=digits.pick(options))
+
+
+def _evict_blocks(running: Running, digits: Digits, hashed: list[int]) -> Call:
+    """Mostly blocks that have a hash, held or idle; sometimes any, the null block too."""
+    options = hashed if hashed and not digits.one_in(4) else list(range(running.engine.num_blocks))
+    return EvictBlocks(blocks=tuple(digits.pick(options) for _ in range(1 + digits.below(3))))
+
+
+def _reset_prefix_cache(running: Running, digits: Digits, _: list[int]) -> Call:
+    return ResetPrefixCache()
+
+
+def call_fields(call: Call) -> tuple[str, dict[str, Any]]:
+    """A call's name and fields, as `Running.step` takes them."""
+    return call_name(call), msgspec.structs.asdict(call)
+
+
+def call_name(call: Call) -> str:
+    """A call's name in the protocol, such as `allocate`."""
+    return str(type(call).__struct_config__.tag)
+
+
+def model_config(config: Config) -> dict[str, Any]:
+    """The keywords of `Running` for a configuration."""
+    return msgspec.structs.asdict(config)
+
+
+def configurations(seed: int) -> tuple[Config, ...]:
+    """Small engines of every kind, drawn from a seed: windows and full attention in turn, prefix caching on
+    and off, watermarks, and pools and model lengths that are tight or roomy."""
+    random = Random(seed)
+    return tuple(_configuration(random, index) for index in range(24))
+
+
+def _configuration(random: Random, index: int) -> Config:
+    block_size = random.choice((1, 2, 3, 4, 4, 16))
+    num_blocks = random.choice((4, 6, 8, 12, 16, 24, 32, 32))
+    pool = num_blocks * block_size
+    window = random.randint(1, 3 * block_size + 1) if index % 2 else None
+    return Config(
+        num_blocks=num_blocks,
+        block_size=block_size,
+        max_model_len=random.choice((2 * pool, 2 * pool, pool, max(2, pool // 3))),
+        sliding_window=window,
+        enable_caching=index % 6 < 4,
+        watermark_blocks=random.choice((0, 1, 2, num_blocks // 4)),
+        max_in_flight_tokens=random.choice((1 << 30, 1 << 30, pool // 2, 2 * block_size + 1, 3)),
+    )

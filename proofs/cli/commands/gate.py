@@ -1,0 +1,241 @@
+"""`slotproof gate`: the model against an implementation."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import click
+import hypothesis.configuration
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from slotproof.proofs.cli import options
+from slotproof.proofs.gate import gate as gates
+from slotproof.proofs.gate.compare import Strictness
+from slotproof.proofs.gate.exhaustive import exhaust
+from slotproof.proofs.gate.gate import Report, Verdict
+from slotproof.proofs.gate.implementations import loader
+from slotproof.proofs.gate.isolation import Isolated
+from slotproof.proofs.gate.report import lines, write_gate_json, write_junit
+from slotproof.proofs.output.errors import Exit, UserError
+from slotproof.proofs.output.files import STANDARD_OUTPUT, check_writable
+from slotproof.proofs.traces.trace import write_trace
+
+DEFAULT_CALLS = 20_000
+DEFAULT_STEPS = 5_000
+SCHEDULERS = ("torch-scheduler", "vllm-scheduler")
+EXITS = {
+    Verdict.AGREES: Exit.GOOD,
+    Verdict.DISAGREES: Exit.BAD,
+    Verdict.KNOWN: Exit.BAD,
+    Verdict.UNCOVERED: Exit.UNKNOWN,
+}
+
+
+@click.command()
+@click.option(
+    "--impl",
+    required=True,
+    metavar="torch|vllm|torch-scheduler|vllm-scheduler|MODULE:FACTORY",
+    help="What to gate: ours on PyTorch, an installed vLLM, the whole scheduler of either with KV that is "
+    "really written, or your own: FACTORY(config) returns an Allocator (see slotproof.impl.protocol), and "
+    "MODULE may be a file of the current folder.",
+)
+@click.option(
+    "--calls", type=click.IntRange(1), help=f"Stop after so many calls.  [default: {DEFAULT_CALLS}]"
+)
+@click.option(
+    "--steps",
+    type=click.IntRange(1),
+    help=f"For a scheduler: stop after so many steps.  [default: {DEFAULT_STEPS}]",
+)
+@click.option(
+    "--known", is_flag=True, help="For vllm-scheduler: what KNOWN.md tells of it is counted, but no failure."
+)
+@click.option("--seconds", type=options.Seconds(), help="Stop after so many seconds.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Same seed, same calls.")
+@click.option(
+    "--exhaustive",
+    type=click.IntRange(1),
+    metavar="DEPTH",
+    help="Instead of random calls: every sequence of up to DEPTH calls on tiny engines.",
+)
+@click.option(
+    "--compare",
+    type=click.Choice([strictness.value for strictness in Strictness]),
+    default=Strictness.EXACT.value,
+    show_default=True,
+    help="exact: every block by its number. counts: how many blocks, whichever. "
+    "invariants: only that what is shown is consistent.",
+)
+@click.option(
+    "--trace",
+    type=click.Path(path_type=Path),
+    default=Path("slotproof-trace.json"),
+    show_default=True,
+    help="Where the trace goes if there is a difference; `slotproof replay` runs it.",
+)
+@click.option(
+    "--coverage", is_flag=True, help="Say how often each row was reached; a terminal is always told."
+)
+@click.option("--junit", type=click.Path(path_type=Path), help="Write a JUnit report for CI.")
+@options.json_file
+@options.device
+@options.patience
+def gate(
+    impl: str,
+    calls: int | None,
+    steps: int | None,
+    known: bool,
+    seconds: float | None,
+    seed: int,
+    exhaustive: int | None,
+    compare: str,
+    trace: Path,
+    coverage: bool,
+    junit: Path | None,
+    json_file: Path | None,
+    device: str,
+    patience: float,
+) -> int:
+    """Gate an implementation: drive it and the model with the same calls, and compare after every one.
+
+    The first difference fails it (exit 1), and the shortest sequence found that shows one is written as a
+    trace. Without a difference it still fails (exit 3) if something worth having seen, such as a refusal
+    by the watermark alone, was never reached: give it more calls.
+    """
+    if exhaustive and (calls or seconds):
+        raise UserError("--exhaustive runs every sequence: leave out --calls and --seconds")
+    for path in (trace, junit, json_file):
+        if path is not None:
+            check_writable(path)
+    if json_file is not None and json_file == junit == STANDARD_OUTPUT:
+        raise UserError("--json - --junit -: only one of them can be standard output")
+    strictness = Strictness(compare)
+    if known and impl != "vllm-scheduler":
+        raise UserError("--known: KNOWN.md tells of vllm-scheduler alone")
+    if impl in SCHEDULERS:
+        if exhaustive or calls or seconds or strictness is not Strictness.EXACT:
+            raise UserError(f"--impl {impl}: a scheduler is gated step by step: give --steps alone")
+        steps = steps or DEFAULT_STEPS
+        report = _gate_scheduler(impl, steps, seed, device, known)
+    else:
+        if steps:
+            raise UserError(f"--steps: only {', '.join(SCHEDULERS)} takes steps: give --calls")
+        if not (exhaustive or calls or seconds):
+            calls = DEFAULT_CALLS
+        with (
+            closing(Isolated(loader(impl, device), patience)) as implementation,
+            _quiet_hypothesis(),
+            _progress(calls, seconds) as progress,
+        ):
+            if exhaustive:
+                report = exhaust(implementation, exhaustive, strictness=strictness, progress=progress)
+            else:
+                report = gates.campaign(
+                    implementation,
+                    calls=calls,
+                    seconds=seconds,
+                    seed=seed,
+                    strictness=strictness,
+                    progress=progress,
+                )
+    if report.failure is not None:
+        write_trace(report.failure.trace(), trace)
+    again, more = (
+        _command(impl, exhaustive, calls, steps, known, seconds, seed, compare, device, times)
+        for times in (1, 2)
+    )
+    console = Console(stderr=json_file == Path("-"), soft_wrap=True, highlight=False)
+    drawn, coverage = None if exhaustive else seed, coverage or console.is_terminal
+    for line in lines(report, impl, drawn, trace, again, more, coverage=coverage):
+        console.print(line, markup=False)
+    if junit is not None:
+        write_junit(junit, report, impl)
+    if json_file is not None:
+        write_gate_json(json_file, report, impl, None if exhaustive else seed, trace)
+    return EXITS[report.verdict]
+
+
+def _gate_scheduler(impl: str, steps: int, seed: int, device: str, known: bool) -> Report:
+    import torch
+
+    from slotproof.proofs.gate.schedulers.gate import campaign
+    from slotproof.proofs.gate.schedulers.vllm import vllm_campaign
+
+    if device == "cuda" and not torch.cuda.is_available():
+        raise UserError("--device cuda: PyTorch finds no GPU here")
+    with _progress(None, None) as progress:
+        if impl == "vllm-scheduler":
+            return vllm_campaign(steps=steps, seed=seed, device=device, accept_known=known, progress=progress)
+        return campaign(steps=steps, seed=seed, device=device, progress=progress)
+
+
+def _command(
+    impl: str,
+    exhaustive: int | None,
+    calls: int | None,
+    steps: int | None,
+    known: bool,
+    seconds: float | None,
+    seed: int,
+    compare: str,
+    device: str,
+    times: int,
+) -> str:
+    """The command that does the same again, or a random campaign so many times as large."""
+    words = ["slotproof gate --impl", impl]
+    if exhaustive:
+        words += ["--exhaustive", str(exhaustive)]
+    if calls:
+        words += ["--calls", str(times * calls)]
+    if steps:
+        words += ["--steps", str(times * steps)]
+    if known:
+        words += ["--known"]
+    if seconds:
+        words += ["--seconds", f"{times * seconds:g}"]
+    if not exhaustive:
+        words += ["--seed", str(seed)]
+    if compare != Strictness.EXACT.value:
+        words += ["--compare", compare]
+    if device != "cpu":
+        words += ["--device", device]
+    return " ".join(words)
+
+
+@contextmanager
+def _quiet_hypothesis() -> Iterator[None]:
+    """Hypothesis keeps its notes in a folder that goes away, not in the user's."""
+    with tempfile.TemporaryDirectory() as folder:
+        hypothesis.configuration.set_hypothesis_home_dir(folder)
+        yield
+
+
+@contextmanager
+def _progress(calls: int | None, seconds: float | None) -> Iterator[gates.Progress]:
+    """A bar on a terminal, nothing elsewhere."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda report: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    # Drawn from here alone: a thread that draws would hold locks while a process is forked.
+    with Progress(*columns, console=console, transient=True, auto_refresh=False) as bar:
+        total = calls or (round(seconds) if seconds else None)
+        task = bar.add_task("calls" if calls or not seconds else "seconds", total=total)
+        start = drawn = time.monotonic()
+
+        def draw(report: Report) -> None:
+            nonlocal drawn
+            now = time.monotonic()
+            if now - drawn > 0.1:
+                drawn = now
+                bar.update(task, completed=report.calls if calls or not seconds else round(now - start))
+                bar.refresh()
+
+        yield draw

@@ -1,0 +1,204 @@
+"""`slotproof prove`: the statements, for every size."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from slotproof.model.claims.statements import STATEMENTS
+from slotproof.model.claims.wordings import ALLOWANCES
+from slotproof.model.language.rules import RULES, Rules
+from slotproof.proofs.campaign.monitor import INVARIANT
+from slotproof.proofs.campaign.stories import Story
+from slotproof.proofs.cli import options
+from slotproof.proofs.output.errors import Exit, UserError
+from slotproof.proofs.output.files import STANDARD_OUTPUT, check_writable, write_json
+from slotproof.proofs.output.text import call_line, config_line
+from slotproof.proofs.prove.prover import PROVED, REFUTED, Report, matrix
+from slotproof.proofs.prove.prover import prove as prove_statements
+from slotproof.proofs.prove.symbols import KINDS
+
+COLOURS = {PROVED: "green", REFUTED: "red"}
+
+
+@click.command()
+@click.argument("statements", nargs=-1, metavar="[STATEMENT]...")
+@click.option("--list", "listed", is_flag=True, help="List the statements and the rules, and prove nothing.")
+@click.option(
+    "--matrix", "with_matrix", is_flag=True, help="Then switch every rule off in turn: which statements fall?"
+)
+@click.option(
+    "--without", multiple=True, metavar="RULE", help="Switch a rule off. May be given more than once."
+)
+@click.option("--kind", type=click.Choice(KINDS), help="One kind of attention. Without it, every kind.")
+@options.json_file
+def prove(
+    statements: tuple[str, ...],
+    listed: bool,
+    with_matrix: bool,
+    without: tuple[str, ...],
+    kind: str | None,
+    json_file: Path | None,
+) -> int:
+    """Prove the STATEMENTs, all of them unless some are named, for every pool size, block size, number of
+    requests, token count, watermark, lookahead and reserve.
+
+    With a rule off, say which statements fall, by which calls.
+
+    Exits 0 if every statement is proved, 1 if one is refuted, 3 if one is not proved.
+    """
+    check_names("statement", statements, STATEMENTS)
+    check_names("rule", without, RULES)
+    if json_file is not None:
+        check_writable(json_file)
+    console = Console(stderr=json_file == STANDARD_OUTPUT, highlight=False, soft_wrap=True)
+    if listed:
+        if json_file is not None:
+            write_json(json_file, _listing())
+        else:
+            _list(console)
+        return Exit.GOOD
+
+    start = time.perf_counter()
+    with Working(console, "proving") as working:
+        rules = Rules().without(*without)
+        report = prove_statements(statements, (kind,) if kind else KINDS, rules, working.advance)
+    _show(console, report, without, time.perf_counter() - start)
+    fallen: dict[str, dict[str, Story]] = {}
+    if with_matrix:
+        with Working(console, "switching rules off") as working:
+            fallen = matrix(working.advance)
+        _show_matrix(console, fallen)
+    if json_file is not None:
+        write_json(json_file, _json(report, without, fallen if with_matrix else None))
+    if report.verdict == REFUTED:
+        return Exit.BAD
+    unbroken = [rule for rule, stories in fallen.items() if not stories]
+    return Exit.GOOD if report.verdict == PROVED and not unbroken else Exit.UNKNOWN
+
+
+def check_names(what: str, names: tuple[str, ...], known: dict[str, Any]) -> None:
+    for name in names:
+        if name not in known:
+            raise UserError(f"{name}: there is no such {what}: `slotproof prove --list` lists them")
+
+
+def _listing() -> dict[str, Any]:
+    return {
+        "statements": [msgspec.to_builtins(statement) for statement in STATEMENTS.values()],
+        "rules": [{"name": name, **rule} for name, rule in RULES.items()],
+    }
+
+
+def _list(console: Console) -> None:
+    console.print("statements", style="bold")
+    for statement in STATEMENTS.values():
+        console.print(f"  {statement.name}: {statement.text}", markup=False)
+        if statement.needs:
+            console.print(f"      needs of the caller: {statement.needs}", markup=False)
+        for allowance in ALLOWANCES.values():
+            if allowance.statement == statement.name:
+                told = f"      false if ({allowance.name}): {allowance.text}"
+                console.print(told, markup=False)
+    console.print("rules, for --without", style="bold")
+    for name, rule in RULES.items():
+        console.print(f"  {name} ({rule['stage']}): {rule['text']}", markup=False)
+
+
+class Working:
+    """A progress bar on a terminal, nothing in a pipe."""
+
+    def __init__(self, console: Console, what: str) -> None:
+        self._bar = Progress(console=console, transient=True, disable=not console.is_terminal)
+        self._task = self._bar.add_task(what, total=None)
+
+    def __enter__(self) -> Working:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def advance(self, label: str, done: int, total: int) -> None:
+        self._bar.update(self._task, completed=done, total=total, description=label)
+
+
+def _show(console: Console, report: Report, without: tuple[str, ...], seconds: float) -> None:
+    names = [s for s in STATEMENTS if any(f.statement == s for f in report.obligations)]
+    lemmas = sorted({f.statement for f in report.obligations} - set(STATEMENTS))
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
+    for column in ("statement", "verdict", "obligations", "seconds"):
+        table.add_column(column, justify="right" if column in ("obligations", "seconds") else "left")
+    for name in [*names, *lemmas]:
+        of = [f for f in report.obligations if f.statement == name]
+        verdict = report.of_statement(name)
+        colour = COLOURS.get(verdict, "yellow")
+        spent = sum(f.seconds for f in of)
+        table.add_row(name, f"[{colour}]{verdict}[/]", str(len(of)), f"{spent:.2f}")
+    console.print(table)
+    for name in names:
+        if STATEMENTS[name].needs:
+            console.print(f"{name} needs of the caller: {STATEMENTS[name].needs}", markup=False)
+    for finding in report.obligations:
+        if finding.verdict not in (PROVED, REFUTED):
+            where = f"{finding.statement} ({finding.kind}, {finding.stage})"
+            console.print(f"{finding.verdict}: {where}: {finding.name}", markup=False)
+    for violation in report.violations:
+        where = f"{violation.claim}, {violation.detail}"
+        console.print(f"refuted: {violation.statement}: a campaign saw it broken: {where}", markup=False)
+    for name, story in report.stories.items():
+        _tell(console, name, story, without)
+    if without or len(names) < len(STATEMENTS):
+        note = "by induction over all invariants together: a statement holds for sure where all are proved"
+        console.print(f"note: {note}", markup=False)
+    off = f" without {', '.join(without)}" if without else ""
+    proved = sum(f.verdict == PROVED for f in report.obligations)
+    total = f"{proved} of {len(report.obligations)} obligations proved{off}"
+    console.print(f"{report.verdict}: {total}, in {seconds:.1f} s", markup=False)
+
+
+def _tell(console: Console, statement: str, story: Story, without: tuple[str, ...]) -> None:
+    """A statement's fall, with the stage of the check that failed; an invariant has that of the rule."""
+    v = story.violation
+    stage = ", ".join(RULES[rule]["stage"] for rule in without) if v.stage == INVARIANT else v.stage
+    detail = f" ({v.detail})" if v.detail else ""
+    console.print(f"refuted: {statement}, {stage}: {v.claim}{detail}", markup=False)
+    console.print(f"  engine: {config_line(story.config)}", markup=False)
+    for number, call in enumerate(story.calls, 1):
+        console.print(f"  {number:2}. {call_line(call)}", markup=False)
+
+
+def _show_matrix(console: Console, fallen: dict[str, dict[str, Story]]) -> None:
+    console.print()
+    for rule, stories in fallen.items():
+        falls = ", ".join(f"{s} ({len(story.calls)})" for s, story in stories.items()) or "NOTHING FALLS"
+        console.print(f"{rule} ({RULES[rule]['stage']}): {falls}", markup=False)
+    unbroken = sum(not stories for stories in fallen.values())
+    done = "every rule is needed" if not unbroken else f"{unbroken} rules could be dropped unnoticed"
+    console.print(f"{done}; in brackets, the calls of the story by which the statement falls", markup=False)
+
+
+def _json(
+    report: Report, without: tuple[str, ...], fallen: dict[str, dict[str, Story]] | None
+) -> dict[str, Any]:
+    told: dict[str, Any] = {
+        "verdict": report.verdict,
+        "without": list(without),
+        "statements": [
+            {"name": name, "verdict": report.of_statement(name), "needs": STATEMENTS[name].needs}
+            for name in STATEMENTS
+            if any(f.statement == name for f in report.obligations)
+        ],
+        "obligations": [msgspec.to_builtins(finding) for finding in report.obligations],
+        "stories": {name: msgspec.to_builtins(story) for name, story in report.stories.items()},
+    }
+    if fallen is not None:
+        told["rules"] = {rule: list(stories) for rule, stories in fallen.items()}
+    return told

@@ -1,0 +1,97 @@
+"""The command line. A module in `commands` is a subcommand, imported when it is asked for."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pkgutil
+import signal
+import sys
+import threading
+import traceback
+
+import click
+
+from slotproof.proofs.cli import commands
+from slotproof.proofs.output.errors import Exit, UserError
+
+DEBUG = "SLOTPROOF_DEBUG"
+INTERRUPTED = ("slotproof: interrupted", 130)
+
+
+class _Commands(click.Group):
+    """The modules of `commands`, each with a command of its own name."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(module.name for module in pkgutil.iter_modules(commands.__path__))
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        module = importlib.import_module(f"{commands.__name__}.{cmd_name}")
+        command: click.Command = getattr(module, cmd_name)
+        return command
+
+
+@click.group(
+    cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
+@click.version_option(package_name="slotproof")
+def slotproof() -> None:
+    """Prove vLLM's allocate_slots and the block pool under it; gate implementations on what is proved.
+
+    Exit codes: 0 proved, or agrees; 1 refuted, or disagrees; 2 the command line or a file cannot be
+    used; 3 not proved, not covered, or an error of slotproof's own.
+    """
+
+
+def main() -> None:
+    """The entry point of `slotproof`: every error is one line on standard error, and an exit code."""
+    sys.unraisablehook = _interrupt_again
+    sys.exit(run())
+
+
+def _interrupt_again(ignored: sys.UnraisableHookArgs) -> None:
+    """An interrupt during a finalizer, of which Z3's terms have many, is ignored: it comes once more."""
+    if issubclass(ignored.exc_type, KeyboardInterrupt):
+        again = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
+        again.daemon = True
+        again.start()
+    else:
+        sys.__unraisablehook__(ignored)
+
+
+def run(arguments: list[str] | None = None) -> int:
+    """Run a command line, by default the process's own; its exit code."""
+    try:
+        code = slotproof.main(arguments, prog_name="slotproof", standalone_mode=False)
+        sys.stdout.flush()
+        return int(code or Exit.GOOD)
+    except click.UsageError as error:
+        where = error.ctx.command_path if error.ctx else "slotproof"
+        return _complain(f"{where}: {error.format_message()} ({where} --help tells more)", Exit.USAGE)
+    except click.ClickException as error:
+        return _complain(f"slotproof: {error.format_message()}", Exit.USAGE)
+    except UserError as error:
+        return _complain(f"slotproof: {error}", Exit.USAGE)
+    except (KeyboardInterrupt, click.Abort):
+        return _complain(*INTERRUPTED)
+    except BrokenPipeError:  # whoever read our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.GOOD
+    except SystemExit:  # how click and rich end where nobody reads on; our commands return their codes
+        return Exit.GOOD
+    except OSError as error:
+        return _complain(f"slotproof: output cannot be written: {error.strerror}", Exit.USAGE)
+    except Exception as error:
+        if "KeyboardInterrupt" in str(error):  # ctypes, on the way to Z3, makes it an error of its own
+            return _complain(*INTERRUPTED)
+        if os.environ.get(DEBUG):
+            traceback.print_exc()
+        text = f"slotproof: an error of its own: {type(error).__name__}: {error} ({DEBUG}=1 shows where)"
+        return _complain(text, Exit.UNKNOWN)
+
+
+def _complain(text: str, code: int) -> int:
+    click.echo(" ".join(text.split()), err=True)
+    return code

@@ -1,0 +1,50 @@
+"""Options that several commands have."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import click
+
+from slotproof.proofs.gate.isolation import CALL_SECONDS
+
+
+class Seconds(click.FloatRange):
+    """A number of seconds above zero; not `nan`, which no clock reaches."""
+
+    def __init__(self) -> None:
+        super().__init__(0, min_open=True)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number = float(super().convert(value, param, ctx))
+        if math.isnan(number):
+            self.fail("nan is no number of seconds", param, ctx)
+        return number
+
+
+json_file = click.option(
+    "--json",
+    "json_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write the outcome as JSON; - is standard output.",
+)
+
+device = click.option(
+    "--device",
+    type=click.Choice(["cpu", "cuda"]),
+    default="cpu",
+    show_default=True,
+    help="Where --impl torch keeps its block tables, and torch-scheduler its KV cache.",
+)
+
+patience = click.option(
+    "--patience",
+    type=Seconds(),
+    default=CALL_SECONDS,
+    show_default=True,
+    metavar="SECONDS",
+    help="The longest that one call may take.",
+)

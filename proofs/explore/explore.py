@@ -1,0 +1,122 @@
+"""Exploring: what breaks without a rule, and whether a state can be reached, by the shortest story.
+
+A story is looked for call by call, over a few small engines that differ in what they make scarce; the
+shortest of theirs is told, made small, and confirmed by the running reading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from slotproof.impl.protocol import Call, Config
+from slotproof.model.claims.wordings import Allowance
+from slotproof.model.language.algebra import Bool
+from slotproof.model.language.rules import RULES, Rules
+from slotproof.model.language.state import State
+from slotproof.model.running import ContractError, Running
+from slotproof.proofs.campaign.calls import call_fields, model_config
+from slotproof.proofs.campaign.stories import Story, made_small, simplified, tell
+from slotproof.proofs.explore.bounded import Bounds, Goal, breaks, reaches, search
+from slotproof.proofs.prove.symbols import SLIDING_WINDOW
+
+ENGINES = (
+    Config(num_blocks=5, block_size=1, max_model_len=5, watermark_blocks=1),
+    Config(num_blocks=5, block_size=2, max_model_len=3, watermark_blocks=1),
+    Config(num_blocks=5, block_size=1, max_model_len=5, sliding_window=2, max_in_flight_tokens=1),
+    Config(num_blocks=6, block_size=2, max_model_len=8, sliding_window=4, max_in_flight_tokens=3),
+)
+"""Roomy requests; a model shorter than the pool, and blocks that are not full; a narrow window; a window
+that ends inside a block."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What exploring came to."""
+
+    config: Config | None
+    calls: tuple[Call, ...]
+    """The shortest calls; none if nothing was found."""
+    story: Story | None
+    """The story, where a statement falls."""
+    searched: str
+    """How far the search looked, in words."""
+    complete: bool
+    """The search was not cut short: what was found is shortest within the bounds, or there is nothing."""
+
+
+def engines(kind: str | None, **set_: int) -> tuple[Config, ...]:
+    """The engines to look at: of one kind of attention or both, with some settings fixed."""
+    wanted = [e for e in ENGINES if kind is None or (e.sliding_window is None) == (kind == "full")]
+    changed = [msgspec.structs.replace(e, **set_) for e in wanted]
+    return tuple(dict.fromkeys(changed))
+
+
+def explore_faults(
+    rules: Rules,
+    statements: Iterable[str],
+    configs: tuple[Config, ...],
+    bounds: Bounds,
+    allowed: Allowance | None = None,
+) -> Answer:
+    """The shortest story by which one of the statements falls under the rules, or, with something allowed,
+    the statement as it would be without its needs."""
+    wanted, more = tuple(statements), () if allowed is None else (allowed.check,)
+    about_windows = any(RULES[rule]["kind"] for rule in RULES if not getattr(rules, rule))
+    if allowed is not None:
+        about_windows = allowed.kind == SLIDING_WINDOW
+    of_kind = tuple(c for c in configs if (c.sliding_window is not None) == about_windows)
+    configs = of_kind or configs  # a rule that is not about windows shows without them
+
+    answer = _shortest(configs, rules, breaks(wanted, more), bounds)
+    if answer.config is None:
+        return answer
+    for past_others in (False, True):  # rather a story in which nothing else falls before
+        for statement in wanted:
+            story = tell(answer.config, answer.calls, rules, statement, more, past_others)
+            if story is not None:
+                small = made_small(story, rules, more, past_others)
+                return replace(answer, calls=small.calls, story=small)
+    raise AssertionError("the running reading does not confirm what the search found")
+
+
+def explore_state(
+    rules: Rules,
+    expression: Callable[[State], Bool],
+    configs: tuple[Config, ...],
+    bounds: Bounds,
+) -> Answer:
+    """The shortest calls to a state of which the expression holds."""
+    answer = _shortest(configs, rules, reaches(expression), bounds)
+    config = answer.config
+    if config is None:
+        return answer
+
+    def kept(calls: tuple[Call, ...]) -> tuple[Call, ...] | None:
+        return calls if _holds(config, calls, rules, expression) else None
+
+    if kept(answer.calls) is None:
+        raise AssertionError("the running reading does not confirm what the search found")
+    return replace(answer, calls=simplified(answer.calls, kept))
+
+
+def _holds(
+    config: Config, calls: tuple[Call, ...], rules: Rules, expression: Callable[[State], Bool]
+) -> bool:
+    running = Running(**model_config(config), rules=rules, ghosts=True)
+    for call in calls:
+        name, fields = call_fields(call)
+        try:
+            running.step(name, **fields)
+        except (ContractError, KeyError):  # KeyError: a call about a request that did not arrive
+            return False
+    return bool(expression(running.state))
+
+
+def _shortest(configs: tuple[Config, ...], rules: Rules, goal: Goal, bounds: Bounds) -> Answer:
+    found = search(configs, rules, goal, bounds)
+    blocks = ", ".join(str(config.num_blocks - 1) for config in configs)
+    searched = f"{bounds.requests} requests, {found.depth} calls, engines of {blocks} usable blocks"
+    return Answer(found.config, found.calls or (), None, searched, not found.out_of_time)

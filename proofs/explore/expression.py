@@ -1,0 +1,261 @@
+"""Expressions about a state: `free == 0 and waiting(r2) and usage > 0.8`.
+
+A small language, parsed here and never handed to Python. An expression reads the state in the model's
+algebra, so it can be evaluated on a running state and searched for by Z3.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from slotproof.model.language.algebra import Bool, Int, both, either, ite, negate
+from slotproof.model.language.state import LOADING, PREEMPTED, RUNNING, WAITING, State
+from slotproof.model.scheduling.worker import is_written
+from slotproof.proofs.output.errors import UserError
+
+
+class ExpressionError(UserError):
+    """The expression is none; the message points at the character."""
+
+    def __init__(self, text: str, position: int, what: str) -> None:
+        super().__init__(f"{text!r}, character {position + 1}: {what}")
+        self.position = position
+
+
+@dataclass(frozen=True)
+class Number:
+    """A rational: `top / bottom`, with a positive bottom."""
+
+    top: Int
+    bottom: int = 1
+
+
+Truth = Callable[[State], Bool]
+Quantity = Callable[[State], Number]
+
+
+def _count(s: State, predicate: Callable[[int], Bool]) -> Int:
+    return sum(ite(predicate(b), 1, 0) for b in range(1, s.engine.num_blocks))
+
+
+NUMBERS: dict[str, tuple[str, Quantity]] = {
+    "free": ("free blocks", lambda s: Number(s.num_free)),
+    "held": ("blocks held by requests", lambda s: Number(s.num_held)),
+    "usage": ("the share of blocks held, 0 to 1", lambda s: Number(s.num_held, s.engine.num_blocks - 1)),
+    "cached": ("blocks with a hash", lambda s: Number(_count(s, s.is_hashed))),
+    "idle_cached": (
+        "free blocks with a hash",
+        lambda s: Number(_count(s, lambda b: both(s.is_hashed(b), s.is_free(b)))),
+    ),
+    "unwritten": (
+        "blocks with a hash that do not hold all of its KV",
+        lambda s: Number(_count(s, lambda b: both(s.is_hashed(b), negate(is_written(s, b))))),
+    ),
+    "shared": ("blocks held by several requests", lambda s: Number(_count(s, lambda b: s.ref_cnt(b) > 1))),
+}
+"""Names of numbers, with what they mean."""
+
+OF_REQUEST: dict[str, tuple[str, Callable[[State, int], Any]]] = {
+    "waiting": ("the request waits to be admitted", lambda s, r: s.status(r) == WAITING),
+    "loading": ("it waits for an external load", lambda s, r: s.status(r) == LOADING),
+    "running": ("it runs", lambda s, r: s.status(r) == RUNNING),
+    "preempted": ("it was preempted, and waits", lambda s, r: s.status(r) == PREEMPTED),
+    "tokens": ("its final tokens", lambda s, r: Number(s.num_tokens(r))),
+    "computed": ("its computed tokens", lambda s, r: Number(s.computed(r))),
+    "in_flight": ("its tokens in flight", lambda s, r: Number(s.in_flight(r))),
+    "drafts": (
+        "its computed tokens that are not final",
+        lambda s, r: Number(ite(s.computed(r) > s.num_tokens(r), s.computed(r) - s.num_tokens(r), 0)),
+    ),
+    "blocks": ("blocks that it holds", lambda s, r: Number(s.length(r) - s.first(r))),
+    "published": ("table entries hashed or hit", lambda s, r: Number(s.num_cached(r))),
+}
+"""What can be asked of a request r1, r2, ..., with what it means."""
+
+_TOKEN = re.compile(r"\s*(?:(\d+(?:\.\d+)?)|([A-Za-z_]\w*)|(==|!=|<=|>=|[-<>+*()]))")
+_COMPARE: dict[str, Callable[[Any, Any], Any]] = {
+    "==": lambda a, b: a == b,
+    "!=": lambda a, b: a != b,
+    "<": lambda a, b: a < b,
+    "<=": lambda a, b: a <= b,
+    ">": lambda a, b: a > b,
+    ">=": lambda a, b: a >= b,
+}
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A parsed part: where it begins, and what it is."""
+
+    position: int
+    truth: Truth | None = None
+    number: Quantity | None = None
+
+
+def parse(text: str, requests: int) -> Truth:
+    """What the expression says of a state.
+
+    Raises:
+        ExpressionError: it is none, or names a request past the number of requests.
+    """
+    parser = _Parser(text, requests)
+    part = parser.either()
+    parser.end()
+    return parser.truth(part)
+
+
+class _Parser:
+    def __init__(self, text: str, requests: int) -> None:
+        self.text = text
+        self.requests = requests
+        self.tokens: list[tuple[int, str]] = []
+        position = 0
+        while text[position:].strip():
+            match = _TOKEN.match(text, position)
+            if match is None:
+                start = position + len(text[position:]) - len(text[position:].lstrip())
+                raise ExpressionError(text, start, f"{text[start]!r} has no meaning here")
+            self.tokens.append((match.start(match.lastindex or 0), match.group(match.lastindex or 0)))
+            position = match.end()
+        self.next = 0
+
+    def error(self, position: int, what: str) -> ExpressionError:
+        return ExpressionError(self.text, position, what)
+
+    @property
+    def here(self) -> int:
+        return self.tokens[self.next][0] if self.next < len(self.tokens) else len(self.text)
+
+    def peek(self) -> str:
+        return self.tokens[self.next][1] if self.next < len(self.tokens) else ""
+
+    def take(self, *wanted: str) -> str:
+        """The next token if it is one of these, else nothing."""
+        if self.peek() and self.peek() in wanted:
+            self.next += 1
+            return self.tokens[self.next - 1][1]
+        return ""
+
+    def end(self) -> None:
+        if self.peek():
+            raise self.error(self.here, f"{self.peek()!r} is not expected: put `and` or `or` before it")
+
+    def truth(self, part: _Part) -> Truth:
+        if part.truth is None:
+            raise self.error(part.position, "a number stands where a condition is needed: compare it")
+        return part.truth
+
+    def number(self, part: _Part) -> Quantity:
+        if part.number is None:
+            raise self.error(part.position, "a condition stands where a number is needed")
+        return part.number
+
+    def either(self) -> _Part:
+        left = self.all()
+        while self.take("or"):
+            a, b = self.truth(left), self.truth(self.all())
+            left = _Part(left.position, truth=_joined(either, a, b))
+        return left
+
+    def all(self) -> _Part:
+        left = self.negation()
+        while self.take("and"):
+            a, b = self.truth(left), self.truth(self.negation())
+            left = _Part(left.position, truth=_joined(both, a, b))
+        return left
+
+    def negation(self) -> _Part:
+        position = self.here
+        if self.take("not"):
+            a = self.truth(self.negation())
+            return _Part(position, truth=lambda s: negate(a(s)))
+        return self.comparison()
+
+    def comparison(self) -> _Part:
+        left = self.sum()
+        operator = self.take(*_COMPARE)
+        if not operator:
+            return left
+        a, b, compare = self.number(left), self.number(self.sum()), _COMPARE[operator]
+
+        def compared(s: State) -> Bool:
+            x, y = a(s), b(s)
+            return compare(x.top * y.bottom, y.top * x.bottom)
+
+        return _Part(left.position, truth=compared)
+
+    def sum(self) -> _Part:
+        left = self.product()
+        while sign := self.take("+", "-"):
+            a, b = self.number(left), self.number(self.product())
+            left = _Part(left.position, number=_added(a, b, 1 if sign == "+" else -1))
+        return left
+
+    def product(self) -> _Part:
+        left = self.factor()
+        while self.take("*"):
+            a, b = self.number(left), self.number(self.factor())
+            left = _Part(left.position, number=_multiplied(a, b))
+        return left
+
+    def factor(self) -> _Part:
+        position, token = self.here, self.peek()
+        if self.take("("):
+            inner = self.either()
+            if not self.take(")"):
+                raise self.error(self.here, "`)` is missing")
+            return _Part(position, inner.truth, inner.number)
+        if self.take("-"):
+            zero = _Part(position, number=lambda s: Number(0))
+            return _Part(position, number=_added(self.number(zero), self.number(self.factor()), -1))
+        if token[:1].isdigit():
+            self.next += 1
+            value = Fraction(token)
+            return _Part(position, number=lambda s: Number(value.numerator, value.denominator))
+        if token in NUMBERS:
+            self.next += 1
+            return _Part(position, number=NUMBERS[token][1])
+        if token in OF_REQUEST:
+            self.next += 1
+            return self.of_request(position, token)
+        what = f"{token!r} is not a name" if token else "something is missing"
+        raise self.error(position, f"{what}: `slotproof explore --reach --list` shows the names")
+
+    def of_request(self, position: int, name: str) -> _Part:
+        if not self.take("("):
+            raise self.error(self.here, f"`{name}` is said of a request: write {name}(r1)")
+        at, token = self.here, self.peek()
+        self.next += 1
+        match = re.fullmatch(r"r([1-9]\d*)", token)
+        if match is None or int(match.group(1)) > self.requests:
+            raise self.error(at, f"{token or 'nothing'!r} is no request: they are r1 to r{self.requests}")
+        if not self.take(")"):
+            raise self.error(self.here, "`)` is missing")
+        of, r = OF_REQUEST[name][1], int(match.group(1)) - 1
+        if name in ("waiting", "loading", "running", "preempted"):
+            return _Part(position, truth=lambda s: of(s, r))
+        return _Part(position, number=lambda s: of(s, r))
+
+
+def _joined(operator: Callable[..., Bool], a: Truth, b: Truth) -> Truth:
+    return lambda s: operator(a(s), b(s))
+
+
+def _added(a: Quantity, b: Quantity, sign: int) -> Quantity:
+    def added(s: State) -> Number:
+        x, y = a(s), b(s)
+        return Number(x.top * y.bottom + sign * y.top * x.bottom, x.bottom * y.bottom)
+
+    return added
+
+
+def _multiplied(a: Quantity, b: Quantity) -> Quantity:
+    def multiplied(s: State) -> Number:
+        x, y = a(s), b(s)
+        return Number(x.top * y.top, x.bottom * y.bottom)
+
+    return multiplied

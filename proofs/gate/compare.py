@@ -1,0 +1,232 @@
+"""What the model expects an implementation to show, and where the implementation shows something else."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from enum import Enum
+from typing import Any
+
+import msgspec
+
+from slotproof.impl.protocol import Allocate, Call, ResetPrefixCache, Result, Snapshot, TakeNewBlockIds
+from slotproof.model.language.state import State
+from slotproof.model.running import Running
+from slotproof.model.scheduling.caller import Outcome
+
+USAGE_TOLERANCE = 1e-9
+SHOWN = 120
+"""Characters of a value that a difference shows."""
+
+
+class Strictness(Enum):
+    """How much of an implementation must be as in the model."""
+
+    EXACT = "exact"
+    """Every block by its number, every order."""
+    COUNTS = "counts"
+    """How many blocks, whichever they are: for one that numbers blocks otherwise, or frees in another order
+    that evicts the same."""
+    INVARIANTS = "invariants"
+    """Nothing of the model: only that what the implementation shows is consistent with itself. The calls are
+    still the model's, so a sequence ends where the implementation grants or finds otherwise."""
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """One thing that is not as it should be."""
+
+    field: str
+    """What was compared, such as `free_queue` or `result.granted`."""
+    expected: str
+    got: str
+
+    @property
+    def line(self) -> str:
+        """The difference as one line for people."""
+        return f"{self.field}: expected {self.expected}, got {self.got}"
+
+
+def difference(field: str, expected: object, got: object) -> Difference:
+    """A difference between two values, each shown on one short line."""
+    return Difference(field, _short(expected), _short(got))
+
+
+def _short(value: object) -> str:
+    text = " ".join((value if isinstance(value, str) else repr(value)).split())
+    return text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"
+
+
+def expected_result(before: State, call: Call, outcome: Outcome) -> Result:
+    """What the protocol answers for a call that the model took from the state `before`."""
+    if isinstance(call, TakeNewBlockIds):
+        return Result(new_blocks=tuple(before.to_zero(i) for i in range(before.num_to_zero)))
+    if isinstance(call, ResetPrefixCache):
+        return Result(granted=bool(outcome.granted))
+    if not isinstance(call, Allocate):
+        return Result()
+    hits = tuple(outcome.hits.at(i) for i in range(outcome.hits.num))
+    answer = outcome.answer
+    if answer is None or not outcome.granted:
+        return Result(granted=False, hits=hits)
+    s, r = outcome.state, call.request
+    return Result(hits=hits, new_blocks=tuple(s.table(r, i) for i in range(answer.new_low, answer.new_high)))
+
+
+def expected_snapshot(running: Running) -> Snapshot:
+    """The model's state as the protocol shows it."""
+    s = running.state
+    blocks = range(1, running.engine.num_blocks)
+    lengths = {r: s.length(r) for r in running.requests}
+    return Snapshot(
+        free_queue=tuple([s.at(i) for i in range(s.num_free)]),
+        ref_cnt=(0, *[s.ref_cnt(b) for b in blocks]),
+        hashes=(None, *[s.block_hash(b) or None for b in blocks]),
+        tables={r: tuple([s.table(r, i) for i in range(n)]) for r, n in lengths.items() if n},
+        usage=usage_of(running.engine.num_blocks, s.num_free),
+        to_zero=tuple([s.to_zero(i) for i in range(s.num_to_zero)]),
+    )
+
+
+def usage_of(num_blocks: int, num_free: int) -> float:
+    """The share of the pool, the null block aside, that is not free."""
+    return 1.0 - num_free / (num_blocks - 1) if num_blocks > 1 else 0.0
+
+
+class KeyMatch:
+    """Which key of the implementation is which of the model's: one to one, for the life of an allocator."""
+
+    def __init__(self) -> None:
+        self._to_got: dict[Any, Any] = {}
+        self._to_expected: dict[Any, Any] = {}
+        self._last: tuple[Any, Any] = ((), ())
+
+    def differences(self, expected: tuple[Any, ...], got: tuple[Any, ...]) -> list[Difference]:
+        """Blocks hashed on one side only, and keys that are equal on one side only."""
+        if (expected, got) == self._last:
+            return []
+        found = []
+        for block, (ours, theirs) in enumerate(zip(expected, got, strict=True)):
+            if ours is None and theirs is None:
+                continue
+            if ours is None or theirs is None:
+                state = ("no hash", "a hash") if ours is None else ("a hash", "no hash")
+                found.append(Difference(f"hashes[{block}]", *state))
+            elif self._to_got.setdefault(ours, theirs) != theirs:
+                found.append(Difference(f"hashes[{block}]", "the key of equal tokens before", "another key"))
+            elif self._to_expected.setdefault(theirs, ours) != ours:
+                found.append(Difference(f"hashes[{block}]", "a key of its own", "the key of other tokens"))
+        self._last = (expected, got)
+        return found
+
+
+def result_differences(strictness: Strictness, expected: Result, got: Result) -> list[Difference]:
+    """Where a call's answer is not the model's. Nothing is asked of it for `INVARIANTS`."""
+    if strictness is Strictness.INVARIANTS or expected == got:
+        return []
+    found = []
+    if expected.granted != got.granted:
+        found.append(difference("result.granted", expected.granted, got.granted))
+    for field in ("hits", "new_blocks"):
+        ours, theirs = getattr(expected, field), getattr(got, field)
+        if strictness is Strictness.COUNTS:
+            found += _count(f"result.{field}", ours, theirs)
+        elif ours != theirs:
+            found.append(difference(f"result.{field}", ours, theirs))
+    return found
+
+
+def snapshot_differences(
+    strictness: Strictness, expected: Snapshot, got: Snapshot, keys: KeyMatch
+) -> list[Difference]:
+    """Where an implementation's state is not as the strictness asks.
+
+    Args:
+        expected: the model's state.
+        keys: which keys were matched in the snapshots before; `EXACT` adds those of this one.
+    """
+    if strictness is Strictness.INVARIANTS:
+        return list(_inconsistencies(len(expected.ref_cnt), got))
+    return list(_exact(expected, got, keys) if strictness is Strictness.EXACT else _counts(expected, got))
+
+
+def _exact(expected: Snapshot, got: Snapshot, keys: KeyMatch) -> Iterator[Difference]:
+    for field in ("free_queue", "ref_cnt", "tables", "to_zero"):
+        ours, theirs = getattr(expected, field), getattr(got, field)
+        if ours != theirs:
+            yield _where(field, ours, theirs)
+    if len(expected.hashes) == len(got.hashes):
+        yield from keys.differences(expected.hashes, got.hashes)
+    else:
+        yield difference("hashes", f"{len(expected.hashes)} blocks", f"{len(got.hashes)} blocks")
+    yield from _usage(expected.usage, got.usage)
+
+
+def _where(field: str, ours: Any, theirs: Any) -> Difference:
+    """The one entry that differs, if it is one of a long sequence or a table; else the whole."""
+    if isinstance(ours, dict):
+        requests = [r for r in sorted({*ours, *theirs}) if ours.get(r) != theirs.get(r)]
+        r = requests[0]
+        return difference(f"{field}[{r}]", ours.get(r, "no table"), theirs.get(r, "no table"))
+    if len(ours) == len(theirs) and len(repr(ours)) > SHOWN:
+        i = next(i for i, pair in enumerate(zip(ours, theirs, strict=True)) if pair[0] != pair[1])
+        return difference(f"{field}[{i}]", ours[i], theirs[i])
+    return difference(field, ours, theirs)
+
+
+def _usage(expected: float, got: float) -> Iterator[Difference]:
+    if not abs(expected - got) <= USAGE_TOLERANCE:  # a NaN differs too
+        yield difference("usage", expected, got)
+
+
+def _counts(expected: Snapshot, got: Snapshot) -> Iterator[Difference]:
+    for field in ("free_queue", "to_zero"):
+        yield from _count(field, getattr(expected, field), getattr(got, field))
+    ours, theirs = (Counter(snapshot.ref_cnt[1:]) for snapshot in (expected, got))
+    if ours != theirs:
+        yield difference("blocks by ref_cnt", dict(sorted(ours.items())), dict(sorted(theirs.items())))
+    hashed = [sum(key is not None for key in snapshot.hashes) for snapshot in (expected, got)]
+    if hashed[0] != hashed[1]:
+        yield difference("hashes", f"{hashed[0]} blocks", f"{hashed[1]} blocks")
+    for r in sorted({*expected.tables, *got.tables}):
+        yield from _count(f"tables[{r}]", expected.tables.get(r, ()), got.tables.get(r, ()))
+    yield from _usage(expected.usage, got.usage)
+
+
+def _count(field: str, ours: tuple[int, ...], theirs: tuple[int, ...]) -> Iterator[Difference]:
+    """Two lists of blocks are alike if they have as many entries and as many null blocks."""
+    pair = [(len(blocks), blocks.count(0)) for blocks in (ours, theirs)]
+    if pair[0] != pair[1]:
+        texts = [f"{n} blocks" + (f" ({nulls} null)" if nulls else "") for n, nulls in pair]
+        yield difference(field, *texts)
+
+
+def _inconsistencies(num_blocks: int, got: Snapshot) -> Iterator[Difference]:
+    """What is wrong with a snapshot whatever the implementation does."""
+    for field in ("ref_cnt", "hashes"):
+        if len(getattr(got, field)) != num_blocks:
+            yield difference(field, f"{num_blocks} blocks", f"{len(getattr(got, field))} blocks")
+            return
+    lists = {"free_queue": got.free_queue, "to_zero": got.to_zero}
+    lists |= {f"tables[{r}]": table for r, table in got.tables.items()}
+    for field, blocks in lists.items():
+        strange = [b for b in blocks if not 0 <= b < num_blocks]
+        if strange:
+            yield difference(field, f"blocks 0 to {num_blocks - 1}", f"block {strange[0]}")
+            return
+    for field in ("free_queue", "to_zero"):
+        if 0 in lists[field]:
+            yield difference(field, "no null block", lists[field])
+    twice = [b for b, n in Counter(got.free_queue).items() if n > 1]
+    if twice:
+        yield difference("free_queue", "each block once", f"block {twice[0]} more than once")
+    held = Counter(b for table in got.tables.values() for b in table if b != 0)
+    free = set(got.free_queue)
+    for block in range(1, num_blocks):
+        if got.ref_cnt[block] != held[block]:
+            yield difference(f"ref_cnt[{block}]", f"{held[block]} table entries", got.ref_cnt[block])
+        if (block in free) != (got.ref_cnt[block] == 0):
+            state = "free" if block in free else "not free"
+            yield difference(f"free_queue: block {block}", "free exactly if ref_cnt is 0", state)
+    if got.hashes[0] is not None:
+        yield Difference("hashes[0]", "no hash for the null block", "a hash")
+    yield from _usage(usage_of(num_blocks, len(got.free_queue)), got.usage)

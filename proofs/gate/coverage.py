@@ -1,0 +1,279 @@
+"""What a campaign has exercised: a row for everything worth having seen, counted by what the model did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from slotproof.impl.protocol import (
+    Allocate,
+    CacheBlocks,
+    Complete,
+    Config,
+    EvictBlocks,
+    Finish,
+    Preempt,
+    RemoveSkipped,
+    ResetPrefixCache,
+    TakeNewBlockIds,
+)
+from slotproof.model.language.state import LOADING, PREEMPTED, RUNNING, WAITING, State
+from slotproof.model.scheduling.caller import ACTIONS
+from slotproof.model.system.allocate_slots import Answer, Ask, whole_prompt_fits
+from slotproof.model.system.attention import admission_cap, skipped_blocks
+from slotproof.proofs.campaign.calls import call_name
+from slotproof.proofs.gate.oracle import Expectation
+
+Possible = Callable[[Config], bool]
+
+
+def _always(config: Config) -> bool:
+    return True
+
+
+def _full(config: Config) -> bool:
+    return config.sliding_window is None
+
+
+def _window(config: Config) -> bool:
+    return config.sliding_window is not None
+
+
+def _caching(config: Config) -> bool:
+    return config.enable_caching
+
+
+def _no_caching(config: Config) -> bool:
+    return not config.enable_caching
+
+
+def _window_caching(config: Config) -> bool:
+    return _window(config) and _caching(config)
+
+
+def _watermark(config: Config) -> bool:
+    return config.watermark_blocks > 0
+
+
+def _capped(config: Config) -> bool:
+    window, block = config.sliding_window, config.block_size
+    if window is None:
+        return False
+    return (window + config.max_in_flight_tokens) // block + 2 < config.max_model_len // block
+
+
+_STATUS = {WAITING: "waiting", LOADING: "loading", RUNNING: "running", PREEMPTED: "preempted"}
+
+ROWS: dict[str, Possible] = {
+    "engine: full attention": _full,
+    "engine: sliding window": _window,
+    "engine: prefix caching on": _caching,
+    "engine: prefix caching off": _no_caching,
+    **{f"call: {name}": _always for name in ACTIONS if name != "execute"},  # no allocator sees the worker
+    **{f"granted: {_STATUS[status]}": _always for status in (WAITING, RUNNING, PREEMPTED)},
+    **{f"refused: {_STATUS[status]}": _always for status in (WAITING, RUNNING, PREEMPTED)},
+    "granted: with must_fit": _always,
+    "granted: beside a step in flight": _always,
+    "granted: a chunk of a prompt": _always,
+    "granted: next to the watermark": _watermark,
+    "refused: stage 0": _always,
+    "refused: stage 0, by the watermark alone": _watermark,
+    "refused: stage 2": _always,
+    "refused: stage 2, by the watermark alone": _watermark,
+    "refused: stage 2, by reserved blocks alone": _always,
+    "stage 0: a window's admission is capped": _capped,
+    "stage 1: a window releases blocks": _window,
+    "stage 1: a window releases hashed blocks": _window_caching,
+    "stage 1: a window releases, and stage 2 refuses": _window,
+    "stage 2: a window's step is not capped": _capped,
+    "stage 2: an idle hit outside the window is not counted": _window_caching,
+    "stage 2: lookahead crosses a boundary": _always,
+    "stage 2: lookahead ends at max_model_len": _always,
+    "decode: a block at a boundary": _always,
+    "decode: no block within one": _always,
+    "stage 3: an idle hit": _caching,
+    "stage 3: a held hit": _caching,
+    "stage 3: a hit behind null blocks": _window_caching,
+    "stage 3: a hit for a preempted request": _caching,
+    "stage 3: a pop evicts a hash": _caching,
+    "stage 4: a block is published": _caching,
+    "stage 4: drafts fill a block that is not published": _caching,
+    "cache: two blocks with one key": _caching,
+    "cache: a lookup is skipped": _caching,
+    "external: at once": _always,
+    "external: on top of a hit": _caching,
+    "external: delayed": _always,
+    "external: blocks not to be zeroed": _always,
+    "external: a load is published": _caching,
+    "hash: before the next allocation": _caching,
+    "drafts: all accepted": _always,
+    "drafts: some rejected": _always,
+    "drafts: all rejected": _always,
+    "complete: part of what is in flight": _always,
+    "remove_skipped: releases blocks": _window,
+    **{f"finish: {name}": _always for name in _STATUS.values()},
+    "freed: unhashed blocks before hashed ones": _caching,
+    "freed: a block another request holds": _caching,
+    "evict_blocks: an idle block": _caching,
+    "evict_blocks: a held block": _caching,
+    "reset: done": _always,
+    "reset: done, with hashes to drop": _caching,
+    "reset: refused": _always,
+    "zeroing: a list is taken": _always,
+}
+"""Every row, with the configurations in which it can be reached."""
+
+
+def rows(configs: Sequence[Config]) -> list[str]:
+    """The rows that can be reached under at least one of the configurations."""
+    return [row for row, possible in ROWS.items() if any(possible(config) for config in configs)]
+
+
+def reached(config: Config, e: Expectation) -> Iterator[str]:
+    """The rows that one call has reached."""
+    call, s, t = e.call, e.before, e.outcome.state
+    yield "engine: full attention" if config.sliding_window is None else "engine: sliding window"
+    yield "engine: prefix caching on" if config.enable_caching else "engine: prefix caching off"
+    yield f"call: {call_name(call)}"
+    if isinstance(call, Allocate):
+        yield from _allocate(s, t, call, e)
+    elif isinstance(call, Complete):
+        yield from _complete(s, call)
+    elif isinstance(call, CacheBlocks):
+        if t.clock > s.clock:
+            loaded = call.tokens is None
+            yield "external: a load is published" if loaded else "hash: before the next allocation"
+    elif isinstance(call, RemoveSkipped):
+        if t.num_free > s.num_free:
+            yield "remove_skipped: releases blocks"
+    elif isinstance(call, Finish | Preempt):
+        if isinstance(call, Finish):
+            yield f"finish: {_STATUS[s.status(call.request)]}"
+        yield from _freed(s, t, call.request)
+    elif isinstance(call, EvictBlocks):
+        for block in call.blocks:
+            if block and s.is_hashed(block):
+                yield "evict_blocks: an idle block" if s.is_free(block) else "evict_blocks: a held block"
+    elif isinstance(call, ResetPrefixCache):
+        yield "reset: done" if e.outcome.granted else "reset: refused"
+        if e.outcome.granted and any(s.is_hashed(b) for b in range(1, config.num_blocks)):
+            yield "reset: done, with hashes to drop"
+    elif isinstance(call, TakeNewBlockIds) and s.num_to_zero > 0:
+        yield "zeroing: a list is taken"
+
+
+def _allocate(s: State, t: State, call: Allocate, e: Expectation) -> Iterator[str]:
+    engine, r, answer = s.engine, call.request, e.outcome.answer
+    assert answer is not None
+    status = _STATUS[s.status(r)]
+    released = answer.released
+    if released.first(r) > s.first(r):
+        yield "stage 1: a window releases blocks"
+        if any(s.is_hashed(s.table(r, i)) for i in range(s.first(r), released.first(r))):
+            yield "stage 1: a window releases hashed blocks"
+        if not answer.granted:
+            yield "stage 1: a window releases, and stage 2 refuses"
+    cap = admission_cap(engine)
+    if call.must_fit and cap is not None and engine.blocks(s.num_tokens(r)) > cap:
+        yield "stage 0: a window's admission is capped"
+    need_slot = min(answer.total + call.new + call.lookahead, engine.max_model_len)
+    if answer.fits and answer.need and cap is not None and engine.blocks(need_slot) > cap:
+        yield "stage 2: a window's step is not capped"
+    hits = e.outcome.hits
+    outside = range(min(skipped_blocks(engine, answer.total), hits.num))
+    if answer.fits and any(hits.at(i) and s.is_free(hits.at(i)) for i in outside):
+        yield "stage 2: an idle hit outside the window is not counted"
+    if call.skip_cache and engine.enable_caching and s.num_tokens(r) > engine.tokens(1):
+        yield "cache: a lookup is skipped"
+    if not answer.granted:
+        yield f"refused: {status}"
+        yield from _refused(s, r, call, e, answer)
+        return
+    yield f"granted: {status}"
+    yield from _granted(s, call, answer)
+    yield from _adopted(s, t, call, e)
+
+
+def _refused(s: State, r: int, call: Allocate, e: Expectation, answer: Answer) -> Iterator[str]:
+    if not answer.fits:
+        yield "refused: stage 0"
+        ask = Ask(new=call.new, hits=e.outcome.hits, external=call.external, must_fit=True)
+        if whole_prompt_fits(s, r, ask, answer.total, 0):
+            yield "refused: stage 0, by the watermark alone"
+        return
+    yield "refused: stage 2"
+    free = answer.released.num_free
+    if answer.need <= free - call.reserved:
+        yield "refused: stage 2, by the watermark alone"
+    if answer.need + answer.watermark <= free:
+        yield "refused: stage 2, by reserved blocks alone"
+
+
+def _granted(s: State, call: Allocate, answer: Answer) -> Iterator[str]:
+    """How many slots, and why so many."""
+    engine, r = s.engine, call.request
+    end = answer.total + call.new
+    if call.must_fit:
+        yield "granted: with must_fit"
+    if answer.watermark and answer.need + answer.watermark == answer.released.num_free - call.reserved:
+        yield "granted: next to the watermark"
+    if s.in_flight(r) > 0:
+        yield "granted: beside a step in flight"
+    if call.new and end < s.num_tokens(r):
+        yield "granted: a chunk of a prompt"
+    reach = min(end + call.lookahead, engine.max_model_len)
+    if engine.blocks(reach) > max(engine.blocks(end), s.length(r)):
+        yield "stage 2: lookahead crosses a boundary"
+    if end + call.lookahead > engine.max_model_len:
+        yield "stage 2: lookahead ends at max_model_len"
+    if call.new == 1 and not call.lookahead and s.status(r) == RUNNING:
+        yield "decode: a block at a boundary" if answer.need else "decode: no block within one"
+    if call.external:
+        yield "external: delayed" if call.delay_cache else "external: at once"
+        if answer.total > call.external:
+            yield "external: on top of a hit"
+        if call.skip_zeroing:
+            yield "external: blocks not to be zeroed"
+
+
+def _adopted(s: State, t: State, call: Allocate, e: Expectation) -> Iterator[str]:
+    """Where the blocks came from, and what was published."""
+    engine, r, hits = s.engine, call.request, e.outcome.hits
+    for i in range(t.first(r), hits.num):
+        yield "stage 3: a held hit" if s.ref_cnt(hits.at(i)) else "stage 3: an idle hit"
+    if hits.num > t.first(r) > 0:
+        yield "stage 3: a hit behind null blocks"
+    if hits.num and s.status(r) == PREEMPTED:
+        yield "stage 3: a hit for a preempted request"
+    held = max(s.length(r), hits.num, t.first(r))
+    if any(s.is_hashed(t.table(r, i)) for i in range(held, t.length(r))):
+        yield "stage 3: a pop evicts a hash"
+    if not engine.enable_caching:
+        return
+    if t.clock > s.clock:
+        yield "stage 4: a block is published"
+        keys = [key for key in e.snapshot.hashes if key is not None]
+        if len(set(keys)) < len(keys):
+            yield "cache: two blocks with one key"
+    if engine.full_blocks(t.computed(r)) > engine.full_blocks(t.num_tokens(r)):
+        yield "stage 4: drafts fill a block that is not published"
+
+
+def _complete(s: State, call: Complete) -> Iterator[str]:
+    r = call.request
+    drafts = s.computed(r) - s.num_tokens(r)
+    if call.processed < s.in_flight(r):
+        yield "complete: part of what is in flight"
+    elif drafts > 0 and not call.rejected:
+        yield "drafts: all accepted"
+    elif 0 < call.rejected < drafts:
+        yield "drafts: some rejected"
+    elif call.rejected:
+        yield "drafts: all rejected"
+
+
+def _freed(s: State, t: State, r: int) -> Iterator[str]:
+    blocks = [s.table(r, i) for i in range(s.first(r), s.length(r))]
+    if any(not t.is_free(b) for b in blocks):
+        yield "freed: a block another request holds"
+    if len({s.is_hashed(b) for b in blocks if t.is_free(b)}) == 2:
+        yield "freed: unhashed blocks before hashed ones"

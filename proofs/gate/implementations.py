@@ -1,0 +1,69 @@
+"""The implementations that a user names: `torch`, `vllm`, or `MODULE:FACTORY`."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from functools import partial, reduce
+
+from slotproof.impl.protocol import Config
+from slotproof.proofs.gate.isolation import Factory, Load
+from slotproof.proofs.output.errors import UserError
+
+
+def loader(name: str, device: str = "cpu") -> Load:
+    """How to import the named implementation. Modules are looked for in the current folder too.
+
+    Args:
+        device: where `torch` keeps its block tables, "cpu" or "cuda".
+
+    Raises:
+        UserError: it is no name of an implementation.
+    """
+    if name == "torch":
+        return partial(_load_torch, device)
+    if device != "cpu":
+        raise UserError(f"--device {device}: only --impl torch has devices")
+    if name == "vllm":
+        return _load_vllm
+    module, colon, attribute = name.partition(":")
+    if not (colon and module and attribute):
+        raise UserError(f"--impl {name}: name torch, vllm, or MODULE:FACTORY")
+    return partial(_load_named, module, attribute)
+
+
+def _load_torch(device: str) -> Factory:
+    import torch
+
+    from slotproof.impl.allocator.adapter import torch_allocator
+
+    if device == "cuda" and not torch.cuda.is_available():
+        raise UserError("--device cuda: PyTorch finds no GPU here")
+    return partial(torch_allocator, device=device)
+
+
+def _load_vllm() -> Factory:
+    from slotproof.impl.vllm.adapter import vllm_allocator
+
+    try:
+        vllm_allocator(Config(num_blocks=2, block_size=1, max_model_len=1))  # imports vLLM
+    except ImportError as error:
+        raise UserError(f"--impl vllm: {error}") from None
+    return vllm_allocator
+
+
+def _load_named(module: str, attribute: str) -> Factory:
+    sys.path.insert(0, os.getcwd())
+    name = f"--impl {module}:{attribute}"
+    try:
+        found = importlib.import_module(module)
+    except Exception as error:
+        raise UserError(f"{name}: {module} cannot be imported: {type(error).__name__}: {error}") from None
+    try:
+        factory: Factory = reduce(getattr, attribute.split("."), found)  # type: ignore[assignment]
+    except AttributeError:
+        raise UserError(f"{name}: {module} has no {attribute}") from None
+    if not callable(factory):
+        raise UserError(f"{name}: it is no factory: FACTORY(config) must return an allocator")
+    return factory

@@ -1,0 +1,331 @@
+"""An implementation in a process of its own: it may raise, hang, answer nonsense or die, and we live.
+
+The calls of a sequence depend on the model alone, so they are sent together, and the replies come
+back one by one: at full speed no process waits for the other, and how many replies have come tells
+which call went wrong.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable, Generator
+from contextlib import suppress
+from enum import Enum
+from typing import Any, NamedTuple, NoReturn, TypeAlias
+
+import msgspec
+
+from slotproof.impl.protocol import Allocator, Call, Config, Result, Snapshot
+from slotproof.proofs.output.errors import UserError
+
+Factory: TypeAlias = Callable[[Config], Allocator]
+Load: TypeAlias = Callable[[], Factory]
+"""Imports an implementation and returns its factory; called in the implementation's own process."""
+
+CALL_SECONDS = 30.0
+"""The longest that a call or a factory may take."""
+LOAD_SECONDS = 300.0
+"""The longest that importing an implementation may take."""
+MAX_REPLY = 1 << 28
+
+
+class Kind(Enum):
+    """How an implementation failed to answer."""
+
+    RAISED = "raised"
+    HUNG = "hung"
+    DIED = "died"
+    NONSENSE = "nonsense"
+
+
+class Fault(NamedTuple):
+    """No answer, and why: `text` is one line, such as `raised KeyError: 'r7'`."""
+
+    kind: Kind
+    text: str
+
+
+class CannotStart(UserError):
+    """The implementation cannot be imported, or its factory raised."""
+
+
+class Job(msgspec.Struct, frozen=True):
+    config: Config
+    calls: tuple[Call, ...]
+
+
+class Reply(msgspec.Struct, frozen=True, array_like=True):
+    """What one call answered, and the state after it. The first reply to a job is the initial state."""
+
+    result: Result
+    state: Snapshot
+
+
+class _Ready(msgspec.Struct, frozen=True, tag="ready"):
+    """The implementation is imported."""
+
+
+class _Error(msgspec.Struct, frozen=True, tag="error"):
+    """The end of a job that failed. `start`: before there was an allocator."""
+
+    kind: Kind
+    text: str
+    start: bool = False
+
+
+_REPLIES = msgspec.msgpack.Decoder(Reply)
+_CONTROL = msgspec.msgpack.Decoder(_Ready | _Error)
+_JOBS = msgspec.msgpack.Decoder(Job)
+
+
+class Isolated:
+    """A factory's allocators, each made and driven in one other process.
+
+    The process starts when it is first needed, and again after it has died.
+
+    Args:
+        load: imports the implementation, in that process.
+        call_seconds: the longest that a call may take.
+    """
+
+    def __init__(self, load: Load, call_seconds: float = CALL_SECONDS) -> None:
+        self._load = load
+        self._call_seconds = call_seconds
+        self._process: _Process | None = None
+
+    def run(self, config: Config, calls: list[Call]) -> Generator[Reply | Fault, None, None]:
+        """Drive a fresh allocator: its initial state, then a reply for each call; a Fault is the last.
+
+        Close the generator when no more replies are wanted, before the next run.
+
+        Raises:
+            CannotStart: there is no allocator to drive.
+        """
+        self.start()
+        process = self._process
+        assert process is not None
+        process.send(msgspec.msgpack.encode(Job(config, tuple(calls))))
+        left = len(calls) + 1
+        try:
+            while left:
+                what = "factory" if left > len(calls) else "call"
+                message = self._receive(process, self._call_seconds, what)
+                left -= 1
+                if isinstance(message, _Error):
+                    left = 0
+                    if message.start:
+                        raise CannotStart(message.text)
+                    message = Fault(message.kind, message.text)
+                assert not isinstance(message, _Ready)
+                yield message
+                if isinstance(message, Fault):
+                    return
+        finally:
+            self._drain(process, left)
+
+    def start(self) -> None:
+        """Start the process and import the implementation, unless that is done.
+
+        Raises:
+            CannotStart: it cannot be imported.
+        """
+        if self._process is not None:
+            return
+        self._process = _Process(self._load)
+        ready = self._receive(self._process, LOAD_SECONDS, "import")
+        if not isinstance(ready, _Ready):
+            self.close()
+            assert not isinstance(ready, Reply)
+            raise CannotStart(ready.text)
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            self._process.end(patience=0.0)
+            self._process = None
+
+    def _receive(self, process: _Process, seconds: float, what: str) -> Reply | Fault | _Ready | _Error:
+        """The next message; a process that no longer can give one is ended."""
+        try:
+            data = process.receive(seconds)
+        except TimeoutError:
+            self.close()
+            return Fault(Kind.HUNG, f"the {what} hung for {seconds:g} s")
+        except EOFError:
+            self._process = None
+            return Fault(Kind.DIED, f"the process died ({process.end(patience=1.0)})")
+        except ValueError as error:
+            self.close()
+            return Fault(Kind.NONSENSE, f"nonsense: {error}")
+        try:
+            return _REPLIES.decode(data[1:]) if data[:1] == b"r" else _CONTROL.decode(data[1:])
+        except (msgspec.MsgspecError, ValueError) as error:
+            return Fault(Kind.NONSENSE, f"nonsense: {_one_line(error)}")
+
+    def _drain(self, process: _Process, left: int) -> None:
+        """Replies that nobody wants are read, so that the process is free for the next job."""
+        while left and self._process is process:
+            message = self._receive(process, self._call_seconds, "call")
+            left = 0 if isinstance(message, _Error) else left - 1
+
+
+class _Process:
+    """A forked child that takes jobs from one pipe and writes replies to another, each after its length."""
+
+    def __init__(self, load: Load) -> None:
+        jobs_out, self._jobs = os.pipe()
+        self._replies, replies_in = os.pipe()
+        self._buffer = bytearray()
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.close(self._jobs)
+            os.close(self._replies)
+            _serve(load, jobs_out, replies_in)
+        os.close(jobs_out)
+        os.close(replies_in)
+        self._poll = select.poll()
+        self._poll.register(self._replies, select.POLLIN)
+        self._status: int | None = None
+
+    def send(self, data: bytes) -> None:
+        with suppress(BrokenPipeError):  # it is dead, as the next `receive` finds
+            _write(self._jobs, data)
+
+    def receive(self, seconds: float) -> bytes:
+        """One message.
+
+        Raises:
+            TimeoutError: none came in time.
+            EOFError: none will ever come.
+            ValueError: it is too long.
+        """
+        deadline = time.monotonic() + seconds
+        buffer = self._buffer
+        while True:
+            if len(buffer) >= 4:
+                end = 4 + int.from_bytes(buffer[:4], "big")
+                if end > MAX_REPLY:
+                    raise ValueError(f"a reply of {end} bytes")
+                if len(buffer) >= end:
+                    message = bytes(buffer[4:end])
+                    del buffer[:end]
+                    return message
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError
+            if self._poll.poll(min(left, 0.5) * 1000):
+                data = os.read(self._replies, 1 << 20)
+                if not data:
+                    raise EOFError
+                buffer += data
+            elif self._has_ended():  # its own children may hold the pipe open
+                raise EOFError
+
+    def _has_ended(self) -> bool:
+        if self._status is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self._status = status
+        return self._status is not None
+
+    def end(self, patience: float) -> str:
+        """End the process, if it does not end by itself in `patience` seconds, and say how it ended."""
+        os.close(self._jobs)
+        os.close(self._replies)
+        deadline = time.monotonic() + patience
+        while not self._has_ended() and time.monotonic() < deadline:
+            time.sleep(0.001)
+        if self._status is None:
+            os.kill(self.pid, signal.SIGKILL)
+            _, self._status = os.waitpid(self.pid, 0)
+        code = os.waitstatus_to_exitcode(self._status)
+        return f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    view = memoryview(len(data).to_bytes(4, "big") + data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def _read(descriptor: int) -> bytes:
+    """One message, or nothing at the end of the pipe."""
+    header = _read_exactly(descriptor, 4)
+    return _read_exactly(descriptor, int.from_bytes(header, "big"))
+
+
+def _read_exactly(descriptor: int, size: int) -> bytes:
+    parts = []
+    while size:
+        part = os.read(descriptor, size)
+        if not part:
+            return b""
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
+
+
+def _serve(load: Load, jobs: int, replies: int) -> NoReturn:
+    """The other process, from beginning to end."""
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt ends the parent, and that ends us
+        os.dup2(2, 1)  # standard output is the report's
+        sys.stdout = sys.stderr
+        _serve_jobs(load, jobs, replies)
+    finally:
+        os._exit(0)
+
+
+def _serve_jobs(load: Load, jobs: int, replies: int) -> None:
+    try:
+        factory = load()
+    except BaseException as error:
+        _control(replies, _Error(Kind.RAISED, _one_line(error), start=True))
+        return
+    _control(replies, _Ready())
+    while data := _read(jobs):
+        error_found = _work(factory, _JOBS.decode(data), replies)
+        if error_found is not None:
+            _control(replies, error_found)
+
+
+def _work(factory: Factory, job: Job, replies: int) -> _Error | None:
+    """Drive a fresh allocator, reply by reply; what went wrong, if it did."""
+    try:
+        allocator = factory(job.config)
+    except BaseException as error:
+        return _Error(Kind.RAISED, f"the factory raised {_one_line(error)} for {job.config}", start=True)
+    encode = msgspec.msgpack.Encoder().encode
+    result: Any = Result()
+    for call in (None, *job.calls):
+        try:
+            if call is not None:
+                result = allocator.step(call)
+            state = allocator.snapshot()
+        except BaseException as error:
+            return _Error(Kind.RAISED, f"raised {_one_line(error)}")
+        for value, type_ in ((result, Result), (state, Snapshot)):
+            if not isinstance(value, type_):
+                text = " ".join(repr(value).split())[:80]
+                return _Error(Kind.NONSENSE, f"nonsense: {text} is no {type_.__name__}")
+        try:
+            data = encode(Reply(result, state))
+        except Exception as error:
+            return _Error(Kind.NONSENSE, f"nonsense: {_one_line(error)}")
+        _write(replies, b"r" + data)
+    return None
+
+
+def _control(replies: int, message: _Ready | _Error) -> None:
+    _write(replies, b"c" + msgspec.msgpack.encode(message))
+
+
+def _one_line(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    if isinstance(error, UserError):
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

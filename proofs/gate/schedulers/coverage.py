@@ -1,0 +1,166 @@
+"""What workloads have put a scheduler through: a row for everything worth having seen."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+from slotproof.impl.device.model_runner import ModelRunner
+from slotproof.impl.protocol import Allocate, CacheBlocks, EvictBlocks, Preempt
+from slotproof.impl.scheduler.scheduler_config import SchedulingPolicy
+from slotproof.impl.scheduler.scheduler_output import SchedulerOutput
+from slotproof.model.language.state import LOADING, PREEMPTED, RUNNING, UNKNOWN, WAITING, State
+from slotproof.proofs.gate.coverage import reached
+from slotproof.proofs.gate.oracle import Expectation
+from slotproof.proofs.gate.schedulers.workload import MAX_DRAFTS, MAX_STEPS_IN_FLIGHT, Setup
+
+_CALL_ROWS = (
+    "engine: full attention",
+    "engine: sliding window",
+    "engine: prefix caching on",
+    "engine: prefix caching off",
+    "granted: a chunk of a prompt",
+    "granted: beside a step in flight",
+    "refused: waiting",
+    "refused: running",
+    "refused: preempted",
+    "refused: stage 0",
+    "refused: stage 2, by the watermark alone",
+    "refused: stage 2, by reserved blocks alone",
+    "stage 1: a window releases hashed blocks",
+    "stage 2: lookahead crosses a boundary",
+    "stage 3: an idle hit",
+    "stage 3: a held hit",
+    "stage 3: a hit behind null blocks",
+    "stage 3: a hit for a preempted request",
+    "stage 3: a pop evicts a hash",
+    "stage 4: drafts fill a block that is not published",
+    "cache: two blocks with one key",
+    "cache: a lookup is skipped",
+    "external: at once",
+    "external: on top of a hit",
+    "external: delayed",
+    "external: blocks not to be zeroed",
+    "external: a load is published",
+    "remove_skipped: releases blocks",
+    "reset: done, with hashes to drop",
+    "reset: refused",
+)
+"""Rows of the gate on allocators that count here too: they are told by the calls."""
+_POLICIES = tuple(policy.value for policy in SchedulingPolicy)
+_STATUS = {WAITING: "waiting", LOADING: "loading", RUNNING: "running", PREEMPTED: "preempted"}
+
+Possible = Callable[[Setup], bool]
+_ROWS: dict[str, Possible] = {
+    **{row: lambda _: True for row in _CALL_ROWS},
+    **{f"preempted: {policy}": lambda _: True for policy in _POLICIES},
+    "preempted: the request that asks": lambda _: True,
+    "preempted: a request with a step in flight": lambda s: s.steps_in_flight > 1,
+    "preempted: a request that the step had already": lambda _: True,
+    "preempted: what it would have written is unpublished": lambda s: s.scheduler.unpublish,
+    **{
+        f"drafts: {accepted} of {drafts} accepted": lambda s: s.scheduler.num_spec_tokens > 0
+        for drafts in range(1, MAX_DRAFTS + 1)
+        for accepted in range(drafts + 1)
+    },
+    **{f"steps in flight: {n}": lambda s: s.steps_in_flight > 1 for n in range(1, MAX_STEPS_IN_FLIGHT + 1)},
+    "hit: a block published in the same step": lambda s: s.config.enable_caching,
+    **{f"aborted: {status}": lambda _: True for status in _STATUS.values()},
+    "aborted: with a step in flight": lambda s: s.steps_in_flight > 1,
+    "aborted: loaded, and not yet scheduled": lambda s: s.has_connector,
+    "answer: of a request that was preempted since": lambda s: s.steps_in_flight > 1,
+    "answer: of a request that has ended": lambda s: s.steps_in_flight > 1,
+    "load: synchronous": lambda s: s.has_connector,
+    "load: asynchronous": lambda s: s.has_connector,
+    "load: two at once": lambda s: s.has_connector,
+    "load: arrives for a request that was aborted": lambda s: s.has_connector,
+    "reset: running requests are preempted": lambda _: True,
+}
+
+
+def schedule_rows(setups: Iterable[Setup]) -> list[str]:
+    """The rows that can be reached under at least one of the setups."""
+    setups = tuple(setups)
+    return [row for row, possible in _ROWS.items() if any(map(possible, setups))]
+
+
+class Coverage:
+    """Counts rows. States are the model's."""
+
+    def __init__(self, setup: Setup) -> None:
+        self.rows: Counter[str] = Counter()
+        self._setup = setup
+        self._granted: set[int] = set()
+        self._published: set[int] = set()
+        self._refused: int | None = None
+        self._aborted: set[int] = set()
+        self._preemptions: Counter[int] = Counter()
+
+    def step_begins(self) -> None:
+        """A step is about to be scheduled."""
+        self._published.clear()
+
+    def call(self, e: Expectation) -> None:
+        """The manager has been called."""
+        call = e.call
+        self.rows.update(row for row in reached(self._setup.config, e) if row in _ROWS)
+        if isinstance(call, Preempt):
+            self._preempted(call.request, e.before)
+        elif isinstance(call, EvictBlocks):
+            self.rows["preempted: what it would have written is unpublished"] += 1
+        elif isinstance(call, Allocate):
+            self._refused = None if e.result.granted else call.request
+            if e.result.granted:
+                if self._published & set(e.result.hits):
+                    self.rows["hit: a block published in the same step"] += 1
+                self._granted.add(call.request)
+        if isinstance(call, Allocate | CacheBlocks):
+            old, new = e.before.block_hash, e.snapshot.hashes
+            self._published |= {b for b in range(1, len(new)) if new[b] is not None and old(b) != new[b]}
+
+    def _preempted(self, request: int, before: State) -> None:
+        self._preemptions[request] += 1
+        self.rows[f"preempted: {self._setup.scheduler.policy.value}"] += 1
+        if request == self._refused:
+            self.rows["preempted: the request that asks"] += 1
+        if request in self._granted:
+            self.rows["preempted: a request that the step had already"] += 1
+        elif before.in_flight(request) > 0:
+            self.rows["preempted: a request with a step in flight"] += 1
+
+    def step(self, output: SchedulerOutput, runner: ModelRunner, in_flight: int) -> None:
+        """A step has run."""
+        self._granted.clear()
+        self.rows[f"steps in flight: {in_flight}"] += 1
+        self.rows.update(f"drafts: {accepted} of {drafts} accepted" for drafts, accepted in runner.accepted)
+        self.rows.update(f"load: {'a' if load.is_async else ''}synchronous" for load in output.loads)
+        if len(runner.loading) > 1:
+            self.rows["load: two at once"] += 1
+
+    def answer(self, output: SchedulerOutput, s: State) -> None:
+        """A step is about to be answered."""
+        for scheduled in output.scheduled:
+            if s.status(scheduled.request) == UNKNOWN:
+                self.rows["answer: of a request that has ended"] += 1
+            elif self._preemptions[scheduled.request] > scheduled.num_preemptions:
+                self.rows["answer: of a request that was preempted since"] += 1
+
+    def abort(self, request: int, s: State, runner: ModelRunner) -> None:
+        """A request is about to be aborted."""
+        status = s.status(request)
+        if status == LOADING and request not in runner.loading:
+            self.rows["aborted: loaded, and not yet scheduled"] += 1
+        elif status == LOADING:
+            self._aborted.add(request)
+        self.rows[f"aborted: {_STATUS[status]}"] += 1
+        if s.in_flight(request) > 0:
+            self.rows["aborted: with a step in flight"] += 1
+
+    def arrive(self, requests: list[int]) -> None:
+        """Loads have arrived."""
+        self.rows["load: arrives for a request that was aborted"] += len(self._aborted & set(requests))
+
+    def reset(self, reset_running_requests: bool) -> None:
+        """The prefix cache is about to be reset."""
+        if reset_running_requests:
+            self.rows["reset: running requests are preempted"] += 1

@@ -1,0 +1,4 @@
+""" "Allocating Slots: One Call, Traced", computed by the model: its trace, and its questions with answers.
+
+Imports `model` alone. Start with `trace.py`.
+"""

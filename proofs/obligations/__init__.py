@@ -1,1 +1,0 @@
-"""What has to be proved, and Z3's answer to it."""

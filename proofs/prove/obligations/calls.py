@@ -1,0 +1,324 @@
+"""Every call of a caller within its contract keeps the ledger's invariants and every check.
+
+The state before a call satisfies all invariants. Whatever a step inside needs or relies on is shown here,
+on the path that leads to it; that the stepwise invariants hold after each step then follows (`steps.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import z3
+
+from slotproof.model.claims.admission import alone
+from slotproof.model.claims.check import GIVES_BACK, LEAVING, NOBODY, NOT_OTHER, Check, Part, settled_at
+from slotproof.model.claims.invariants import LEDGER, STEPWISE, WRITTEN, Invariant
+from slotproof.model.claims.statements import CHECKS
+from slotproof.model.language.algebra import Bool, both, implies
+from slotproof.model.language.engine import Engine
+from slotproof.model.language.rules import Rules
+from slotproof.model.language.state import State
+from slotproof.model.scheduling.caller import ACTIONS, Outcome, waits
+from slotproof.model.system.allocate_slots import Ask
+from slotproof.model.system.attention import skipped_tokens
+from slotproof.model.system.prefix_cache import Hits, get_computed_blocks, hits_for
+from slotproof.proofs.prove import arithmetic
+from slotproof.proofs.prove.claims import Claim, as_term, of_state
+from slotproof.proofs.prove.obligation import Obligation, mentions
+from slotproof.proofs.prove.obligations.loops import end_of_loop
+from slotproof.proofs.prove.symbols import SLIDING_WINDOW, Symbols
+
+LATER_CHUNK = "later-chunk"
+LONE_REQUEST = "lone-request-is-granted"
+
+
+@dataclass(frozen=True)
+class Made:
+    """A call that was made, symbolically."""
+
+    read: Symbols
+    before: State
+    request: Any
+    ask: Ask | None
+    outcome: Outcome
+
+
+INVARIANTS = (*STEPWISE, *LEDGER)
+OF_REFERENCES = tuple(
+    invariant
+    for invariant in INVARIANTS
+    if invariant.statement == "ref-count"
+    or invariant.name in ("free-if-unreferenced", "entry-holds-its-prefix")
+)
+"""What Z3 may instantiate where it likes in a proof about contents. The other invariants are given to it at
+the places that matter (`_at_the_writer`): with all of them in sight everywhere it takes ten times as long."""
+
+
+def _state(kind: str, rules: Rules, invariants: tuple[Invariant, ...] = INVARIANTS) -> tuple[Symbols, State]:
+    read = Symbols(kind, rules, end_of_loop)
+    s = read.state()
+    read.assume(*(of_state(invariant, s).assumed() for invariant in invariants))
+    return read, s
+
+
+def _make(name: str, kind: str, rules: Rules, undisturbed: bool = False, careful: bool = False) -> Made:
+    """The call, from any state that satisfies every invariant, within its contract; `careful`: with care,
+    and from a state that came about with care."""
+    read, s = _state(kind, rules, OF_REFERENCES if careful else INVARIANTS)
+    r, ask = z3.Int("request"), None
+    arguments: dict[str, Any] = {"request": r}
+    if name in ("add_request", "cache_blocks"):
+        arguments["num_tokens"] = z3.Int("num_tokens")
+    elif name == "complete":
+        arguments |= {count: z3.Int(count) for count in ("processed", "rejected", "sampled")}
+    elif name == "allocate":
+        ask = _ask(s, r)
+        arguments["ask"] = ask
+    elif name == "evict_blocks":
+        arguments = {"named": z3.Function("named", z3.IntSort(), z3.BoolSort())}
+    elif name in ("execute", "reset_prefix_cache", "take_new_block_ids"):
+        arguments = {}
+    if undisturbed and kind == SLIDING_WINDOW:
+        read.alone = True
+        read.assume(alone(s, r))
+    read.assume(*ACTIONS[name].contract(s, **arguments).values())
+    if careful:
+        read.assume(*ACTIONS[name].care(s, **arguments).values())
+    return Made(read, s, r, ask, ACTIONS[name].apply(s, **arguments))
+
+
+def _ask(s: State, r: Any) -> Ask:
+    new, lookahead, external, reserved = z3.Ints("new lookahead external reserved")
+    return Ask(
+        new=new,
+        hits=hits_for(s, r, z3.Bool("skip_cache")),
+        lookahead=lookahead,
+        external=external,
+        delay_cache=z3.Bool("delay_cache"),
+        must_fit=z3.Bool("must_fit"),
+        reserved=reserved,
+        has_scheduled=z3.Bool("has_scheduled"),
+        skip_zeroing=z3.Bool("skip_zeroing"),
+    )
+
+
+def call(name: str, kind: str, rules: Rules) -> Iterator[Obligation]:
+    """What a call needs on its way, the ledger after it, and the checks about it."""
+    made = _make(name, kind, rules)
+    lemmas = tuple(_lemmas(made))
+    known, witness = (*made.read.assumed, *lemmas), f"call {name}"
+    for needed in made.read.needed:
+        yield Obligation(
+            f"{name}: {needed.name}",
+            needed.statement,
+            kind,
+            "stage 3",
+            witness,
+            (*made.read.assumed[: needed.known], *lemmas, *mentions(needed.claim)),
+            needed.claim,
+        )
+    yield from _bookkeeping(name, made, kind, known)
+    for invariant in LEDGER:
+        claim = of_state(invariant, made.outcome.state)
+        about_blocks = invariant.variables in (("block",), ("request", "index"))
+        sight = _at_the_writer(made, claim) if about_blocks else ()
+        yield Obligation(
+            f"{name}: {claim.name}", claim.statement, kind, "caller", witness, (*known, *sight), claim.goal()
+        )
+    for check in CHECKS:
+        here = _is_about(check, name) and not check.care
+        if here and not _is_undisturbed(check):
+            yield from _checked(check, made, kind, known)
+        elif check.about == "other" and name not in NOT_OTHER:
+            r = made.request if name in GIVES_BACK else NOBODY
+            yield from _checked(check, replace(made, request=r), kind, known)
+
+
+def later_chunk(kind: str, rules: Rules) -> Iterator[Obligation]:
+    """A call where nobody else holds a block of the request: a prompt's later chunk, and a lone request, of
+    which it is shown (*lone-holder-shares-nothing*)."""
+    made = _make("allocate", kind, rules, undisturbed=True)
+    known, witness = (*made.read.assumed, *_lemmas(made)), f"check {LATER_CHUNK}-is-granted"
+    for needed in made.read.needed:
+        if needed.statement == "admission-suffices":
+            yield Obligation(
+                f"later-chunk: {needed.name}",
+                needed.statement,
+                kind,
+                "stage 1",
+                witness,
+                tuple(made.read.assumed[: needed.known]),
+                needed.claim,
+            )
+    for check in CHECKS:
+        if _is_undisturbed(check):
+            yield from _checked(check, made, kind, known)
+
+
+def _bookkeeping(name: str, made: Made, kind: str, known: tuple[z3.BoolRef, ...]) -> Iterator[Obligation]:
+    """What a caller writes down after the pool's last step keeps the invariants that the steps keep. Where it
+    touches nothing that one reads, the two are the same term, and there is nothing to prove."""
+    pool = made.outcome.pool
+    if pool is None:
+        return
+    for invariant in STEPWISE:
+        before, claim = of_state(invariant, pool), of_state(invariant, made.outcome.state)
+        if not before.goal().eq(claim.goal()):
+            yield Obligation(
+                f"{name}, bookkeeping: {claim.name}",
+                claim.statement,
+                kind,
+                "caller",
+                f"call {name}",
+                (*known, before.goal()),
+                claim.goal(),
+            )
+
+
+def with_care(name: str, kind: str, rules: Rules) -> Iterator[Obligation]:
+    """A call of a caller with care keeps what is published, and what is computed, written."""
+    made = _make(name, kind, rules, careful=True)
+    known = (*made.read.assumed, *_lemmas(made))
+    for invariant in WRITTEN:
+        claim = of_state(invariant, made.outcome.state)
+        yield Obligation(
+            f"{name} with care: {claim.name}",
+            claim.statement,
+            kind,
+            "worker",
+            f"care {name}",
+            (*known, *_at_the_writer(made, claim, *WRITTEN)),
+            claim.goal(),
+        )
+    for check in CHECKS:
+        if check.care and _is_about(check, name):
+            everywhere = (of_state(i, made.before).assumed() for i in (*INVARIANTS, *WRITTEN))
+            yield from _checked(check, made, kind, (*known, *everywhere))
+
+
+def _is_undisturbed(check: Check) -> bool:
+    return check.name == LONE_REQUEST or check.name.startswith(LATER_CHUNK)
+
+
+def _is_about(check: Check, name: str) -> bool:
+    return check.about == name or (check.about == "leave" and name in LEAVING)
+
+
+def _at_the_writer(made: Made, claim: Claim, *more: Invariant) -> Iterator[z3.BoolRef]:
+    """The invariants, and `more` of the state before, at the entry that a claim is about, and at the entry
+    that its block was taken for."""
+    s, r, t, answer = made.before, made.request, made.outcome.state, made.outcome.answer
+    states = (s, t if answer is None else answer.committed)
+    values = tuple(claim.values())
+    block = values[0] if claim.arity == 1 else t.table(*values)
+    places = [values] if claim.arity == 2 else []
+    for state in states:
+        index = state.writer_index(block)
+        places += [(state.writer_request(block), index), (r, index)]
+    at = {
+        ("block",): [(block,)],
+        ("request",): [(request,) for request, _ in dict.fromkeys(places)],
+        ("request", "index"): list(dict.fromkeys(places)),
+    }
+    for state in states:
+        for invariant in (*INVARIANTS, *more) if state is s else STEPWISE:
+            for where in at.get(invariant.variables, ()):
+                yield as_term(invariant.holds(state, *where))
+    if answer is not None:  # new entries are the front of the queue
+        queue = answer.adopted
+        for invariant in STEPWISE:
+            if invariant.variables == ("position",):
+                for _, index in places:
+                    yield as_term(invariant.holds(queue, index - queue.length(r)))
+
+
+def _checked(check: Check, made: Made, kind: str, known: tuple[z3.BoolRef, ...]) -> Iterator[Obligation]:
+    values = _values(check)
+    asked: tuple[Any, ...] = () if check.about == "execute" else (made.request,)
+    asked += () if made.ask is None else (made.ask,)
+    part = check.part(made.before, *asked, made.outcome, *values)
+    hints = (as_term(fact) for fact in _instances(check, made, values))
+    yield from _obligation(check, part, kind, (*known, *hints))
+
+
+def _values(check: Check) -> list[z3.ArithRef]:
+    return [z3.Int(f"{variable}?{n}") for n, variable in enumerate(check.variables)]
+
+
+def _obligation(check: Check, part: Part, kind: str, known: tuple[z3.BoolRef, ...]) -> Iterator[Obligation]:
+    if part.given is False:  # the check says nothing about this kind of attention
+        return
+    name, goal = f"{check.about}: {check.name}", as_term(implies(part.given, part.claim))
+    yield Obligation(name, check.statement, kind, check.stage, f"check {check.name}", known, goal)
+
+
+def _lemmas(made: Made) -> Iterator[z3.BoolRef]:
+    """Arithmetic at the places where a call needs it; each is an obligation of its own."""
+    if made.ask is None or made.outcome.answer is None:
+        return
+    s, r, ask, total = made.before, made.request, made.ask, made.outcome.answer.total
+    yield arithmetic.next_block(s.length(r)).goal()
+    gone = skipped_tokens(s.engine, settled_at(s, r, made.outcome))
+    yield arithmetic.sum_of_parts(as_term_int(gone), total + ask.new + ask.lookahead - gone).goal()
+    yield from _window_lemmas(s.engine, ask.hits)
+
+
+def _window_lemmas(engine: Engine, hits: Hits) -> Iterator[z3.BoolRef]:
+    if engine.sliding_window is not None:
+        yield arithmetic.blocks_before(hits.num, engine.sliding_window - 1).goal()
+
+
+def as_term_int(value: Any) -> z3.ArithRef:
+    """An integer as a Z3 term."""
+    return z3.IntVal(value) if isinstance(value, int) else value
+
+
+def _instances(check: Check, made: Made, values: list[z3.ArithRef]) -> Iterator[Bool]:
+    """Known facts at the values of a check: invariants of states on the way, and ends of loops."""
+    s, r, t = made.before, made.request, made.outcome.state
+    if made.outcome.answer is not None:
+        for value, variable in zip(values, check.variables, strict=True):
+            for state in (made.outcome.answer.committed, t):
+                for invariant in STEPWISE:
+                    if variable == "index" and invariant.variables == ("request", "index"):
+                        yield invariant.holds(state, r, value)
+    if check.name == LONE_REQUEST:
+        # Each held block is at a place of its own in the request's table: there are no more than places.
+        first = s.first(r)
+        yield arithmetic.pigeonhole(
+            s.num_held, s.length(r) - first, lambda j: s.writer_index(s.held(j)) - first
+        ).body()
+    if check.about == "leave":
+        hand = [s.length(r) - 1 - value for value in values] + list(values)
+        for fact in made.read.facts:
+            if fact.arity == 1:
+                yield from (as_term(fact.body(j)) for j in hand)
+            elif fact.arity == 2:
+                yield from (as_term(fact.body(i, j)) for i in hand for j in hand)
+
+
+def state_checks(kind: str, rules: Rules) -> Iterator[Obligation]:
+    """What follows from the invariants in every state between two calls."""
+    read, s = _state(kind, rules)
+    for check in CHECKS:
+        if check.about == "state":
+            part = check.part(s, *_values(check))
+            yield from _obligation(check, part, kind, tuple(read.assumed))
+
+
+def lookup(kind: str, rules: Rules) -> Iterator[Obligation]:
+    """What a lookup finds for a request that waits."""
+    read, s = _state(kind, rules)
+    r = z3.Int("request")
+    read.assume(both(r >= 0, waits(s, r), s.computed(r) == 0))
+    hits = get_computed_blocks(s, r)
+    read.assume(*_window_lemmas(s.engine, hits))
+    for check in CHECKS:
+        if check.about == "lookup":
+            values = _values(check)
+            sight = (fact for value in values for fact in mentions(hits.at(value) == 0))
+            part = check.part(s, r, hits, *values)
+            with_care = (of_state(invariant, s).assumed() for invariant in WRITTEN if check.care)
+            yield from _obligation(check, part, kind, (*read.assumed, *with_care, *sight))

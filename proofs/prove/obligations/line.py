@@ -1,0 +1,124 @@
+"""*Progress*, where it is about a whole line of requests: by induction over its length, and over two states.
+
+Requests that hold blocks stand in a line behind the first, in whatever order a policy made: `place` numbers
+them from 0, and `at` is its inverse. A scheduler that is refused for the first preempts the last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import z3
+
+from slotproof.model.claims.admission import promised
+from slotproof.model.claims.invariants import LEDGER, STEPWISE
+from slotproof.model.claims.progress import is_unmoved, nobody_else_holds
+from slotproof.model.language.algebra import Bool, Function, Int, both, either, implies, ite, within
+from slotproof.model.language.rules import Rules
+from slotproof.model.language.state import RUNNING, State
+from slotproof.model.scheduling.caller import preempt
+from slotproof.proofs.prove import arithmetic
+from slotproof.proofs.prove.claims import Claim, as_term, of_state
+from slotproof.proofs.prove.obligation import Obligation, mentions
+from slotproof.proofs.prove.obligations.loops import end_of_loop
+from slotproof.proofs.prove.symbols import FULL, Symbols
+
+
+def _holds_blocks(s: State, q: Int) -> Bool:
+    return both(q >= 0, s.first(q) < s.length(q))
+
+
+def _line(s: State, first: Int, n: Int, place: Function, at: Function) -> Claim:
+    """Whoever holds blocks beside the first runs, and has one of n places in the line."""
+
+    def stands(q: Int) -> Bool:
+        p = place(q)
+        return implies(
+            both(_holds_blocks(s, q), q != first),
+            both(s.status(q) == RUNNING, within(0, p, n), at(p) == q),
+        )
+
+    return Claim("line-is-shorter", "progress", 1, stands, (s.first, s.length, s.status))
+
+
+def _assumed(s: State) -> Iterator[z3.BoolRef]:
+    return (of_state(invariant, s).assumed() for invariant in (*STEPWISE, *LEDGER))
+
+
+def line(kind: str, rules: Rules) -> Iterator[Obligation]:
+    """Preempting the last makes the line shorter and leaves the first alone; nobody is left in an empty line;
+    and where all others that hold blocks only wait, as many are free as there were, but for those that the
+    first took."""
+    yield from _preempting_the_last(kind, rules)
+    yield from _nobody_left(kind, rules)
+    yield from _quiet_pool(kind, rules)
+
+
+def _obligation(
+    claim: Claim, kind: str, witness: str, known: list[z3.BoolRef], *hints: z3.BoolRef
+) -> Obligation:
+    name = f"line: {claim.name}"
+    return Obligation(name, claim.statement, kind, "caller", witness, (*known, *hints), claim.goal())
+
+
+def _preempting_the_last(kind: str, rules: Rules) -> Iterator[Obligation]:
+    read = Symbols(kind, rules, end_of_loop)
+    s, first, n = read.state(), z3.Int("first"), z3.Int("n")
+    place, at = (z3.Function(name, z3.IntSort(), z3.IntSort()) for name in ("place", "at_place"))
+    victim = at(n - 1)
+    read.assume(_line(s, first, n, place, at).assumed())
+    read.assume(both(first >= 0, victim != first, victim >= 0, s.status(victim) == RUNNING))
+    t = preempt(s, victim).state
+    unmoved = Claim("first-stays", "progress", 1, lambda i: is_unmoved(s, t, first, i))
+    for claim in (_line(t, first, n - 1, place, at), unmoved):
+        yield _obligation(claim, kind, "call preempt", read.assumed)
+
+
+def _nobody_left(kind: str, rules: Rules) -> Iterator[Obligation]:
+    read = Symbols(kind, rules)
+    s, first = read.state(), z3.Int("first")
+    read.assume(*_assumed(s), first >= 0, _line(s, first, 0, lambda q: q, lambda p: p).assumed())
+    claim = Claim(
+        "first-holds-alone", "progress", 1, lambda b: implies(s.is_block(b), nobody_else_holds(s, first, b))
+    )
+    (block,) = claim.values()
+    sight = (fact for k in (0, 1) for fact in _holder_in_sight(s, block, k))
+    yield _obligation(claim, kind, "check lone-request-is-granted", read.assumed, *sight)
+
+
+def _quiet_pool(kind: str, rules: Rules) -> Iterator[Obligation]:
+    read = Symbols(kind, rules)
+    then, now, first = read.state(), read.state(), z3.Int("first")
+    start, taken = then.length(first), now.length(first) - then.length(first)
+    read.assume(*_assumed(then), *_assumed(now), first >= 0, taken >= 0)
+
+    def stays(q: Int, i: Int) -> Bool:
+        row = both(now.first(q) == then.first(q), now.length(q) == then.length(q))
+        entry = both(then.is_live(q, i), now.table(q, i) == then.table(q, i))
+        kept = implies(both(now.is_live(q, i), i < then.length(q)), entry)
+        return implies(_holds_blocks(now, q), both(either(q == first, row), kept))
+
+    def counted(j: Int) -> Int:
+        """A place for each held block: its old one, or behind them if the first took it since."""
+        block, i = now.held(j), now.writer_index(now.held(j))
+        is_new = both(now.is_live(first, i), now.table(first, i) == block, i >= start)
+        return ite(is_new, then.num_held + i - start, then.held_rank(block))
+
+    read.assume_claim(Claim("others-only-wait", "progress", 2, stays, (now.table,)))
+    claim = Claim("no-fewer-are-free", "progress", 0, lambda: now.num_free >= then.num_free - taken)
+    crowded = arithmetic.pigeonhole(now.num_held, then.num_held + taken, counted).body()
+    pigeons = z3.Ints("pigeon!a pigeon!b")
+    sight = (fact for x in pigeons for fact in _holder_in_sight(now, now.held(x), 0))
+    reserve = "check load-leaves-the-reserve"
+    yield _obligation(claim, kind, reserve, read.assumed, as_term(crowded), *sight)
+    if kind == FULL:  # a window gives blocks back as it moves, and shared ones bring nothing
+        same = now.num_tokens(first) == then.num_tokens(first)
+        kept = both(same, promised(then, first), claim.goal())
+        promise = Claim("promise-is-kept", "progress", 0, lambda: implies(kept, promised(now, first)))
+        yield _obligation(promise, kind, reserve, read.assumed)
+
+
+def _holder_in_sight(s: State, b: Int, k: Int) -> list[z3.BoolRef]:
+    """Terms about a reference of a block, at which Z3 is to look."""
+    r, i = s.holder_request(b, k), s.holder_index(b, k)
+    return mentions(both(s.table(r, i) == s.first(r), s.slot(r, i) == s.ref_cnt(b)))

@@ -1,0 +1,240 @@
+"""Every single step keeps the stepwise invariants, and every loop keeps its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import z3
+
+from slotproof.model.claims.invariants import LEDGER, STEPWISE, WRITTEN
+from slotproof.model.language.algebra import both, ite, within
+from slotproof.model.language.rules import Rules
+from slotproof.model.language.state import FIELDS, FUNCTIONS, HAND, State, initial
+from slotproof.model.scheduling.caller import add_request, add_request_contract, complete, complete_contract
+from slotproof.model.system.allocate_slots import is_idle_hit
+from slotproof.model.system.pool import (
+    clear_table,
+    evict_blocks,
+    pad,
+    record_for_zeroing,
+    release,
+    reset_prefix_cache,
+    take,
+)
+from slotproof.model.system.prefix_cache import Hits
+from slotproof.proofs.prove import arithmetic
+from slotproof.proofs.prove.claims import Claim, of_state
+from slotproof.proofs.prove.obligation import Obligation, mentions
+from slotproof.proofs.prove.obligations.loops import LOOPS, Loop
+from slotproof.proofs.prove.symbols import Symbols
+
+Step = Callable[[Symbols, State], State]
+
+
+def _request(read: Symbols) -> Any:
+    r = z3.Int("request")
+    read.assume(r >= 0)
+    return r
+
+
+def _take(read: Symbols, s: State) -> State:
+    return take(s, _request(read), z3.Int("n"))
+
+
+def _pad(read: Symbols, s: State) -> State:
+    read.assume(z3.Int("n") >= 0)
+    return pad(s, _request(read), z3.Int("n"))
+
+
+def _release(read: Symbols, s: State) -> State:
+    return release(s, _request(read), z3.Int("high"))
+
+
+def _clear_table(read: Symbols, s: State) -> State:
+    read.assume(z3.Int("row") >= HAND)
+    return clear_table(s, z3.Int("row"))
+
+
+def _evict(read: Symbols, s: State) -> State:
+    return evict_blocks(s, z3.Function("named", z3.IntSort(), z3.BoolSort()))
+
+
+def _reset(read: Symbols, s: State) -> State:
+    return reset_prefix_cache(s)
+
+
+def _record(read: Symbols, s: State) -> State:
+    return record_for_zeroing(s, _request(read), z3.Int("low"), z3.Int("high"))
+
+
+def _add_request(read: Symbols, s: State) -> State:
+    r, n = _request(read), z3.Int("num_tokens")
+    read.assume(*add_request_contract(s, r, n).values())
+    return add_request(s, r, n).state
+
+
+def _complete(read: Symbols, s: State) -> State:
+    r = _request(read)
+    counts = z3.Ints("processed rejected sampled")
+    read.assume(*complete_contract(s, r, *counts).values())
+    return complete(s, r, *counts).state
+
+
+STEPS: dict[str, tuple[str, str, Step]] = {
+    "take": ("stage 3", "step take", _take),
+    "pad": ("stage 3", "step pad", _pad),
+    "release": ("stage 1", "step release", _release),
+    "clear-table": ("pool", "step clear-table", _clear_table),
+    "evict-blocks": ("pool", "call evict_blocks", _evict),
+    "reset-prefix-cache": ("pool", "call reset_prefix_cache", _reset),
+    "record-for-zeroing": ("stage 3", "step take", _record),
+    "add-request": ("caller", "call add_request", _add_request),
+    "complete": ("caller", "call complete", _complete),
+}
+"""The steps without a loop, each with the stage it belongs to and its witness."""
+
+
+def initial_state(kind: str, rules: Rules) -> Iterator[Obligation]:
+    """The idle pool satisfies every invariant."""
+    read = Symbols(kind, rules)
+    s = initial(read.engine)
+    for invariant in (*STEPWISE, *LEDGER, *WRITTEN):
+        claim = of_state(invariant, s)
+        yield Obligation(
+            f"initial: {claim.name}", claim.statement, kind, "pool", "", tuple(read.assumed), claim.goal()
+        )
+
+
+def single_step(name: str, kind: str, rules: Rules) -> Iterator[Obligation]:
+    """A step from any state that satisfies the stepwise invariants, with what it needs, keeps them."""
+    stage, witness, step = STEPS[name]
+    read = Symbols(kind, rules)
+    s = read.state()
+    after = step(read, s)
+    assumptions = (
+        *read.assumed,
+        *(needed.claim for needed in read.needed),
+        *(of_state(invariant, s).assumed() for invariant in STEPWISE),
+    )
+    for invariant in STEPWISE:
+        before, claim = of_state(invariant, s), of_state(invariant, after)
+        if not before.goal().eq(claim.goal()):  # else the step does not touch what it is about
+            yield Obligation(
+                f"{name}: {claim.name}", claim.statement, kind, stage, witness, assumptions, claim.goal()
+            )
+
+
+def loop_step(name: str, kind: str, rules: Rules) -> Iterator[Obligation]:
+    """A loop's invariant holds at the start, and one iteration keeps it."""
+    loop = LOOPS[name]
+    read = Symbols(kind, rules)
+    read.alone = z3.Bool("alone")
+    start = read.state()
+    low, k, high = z3.Ints("low k high")
+    of = _of(loop)
+    read.assume(both(low <= k, k < high), *(of_state(i, start).assumed() for i in STEPWISE))
+    for need in loop.needs(read, start, low, high, of):
+        read.assume_claim(need)
+    for claim in (
+        *_known_claims(loop, read, start, low, low, start, of),
+        *loop.facts(read, start, low, low, start, of),
+    ):
+        yield _obligation(f"{name}-loop starts", claim, kind, loop, read)
+
+    before = loop.at(read, start, low, k, of)
+    read.assume(*(of_state(i, before).assumed() for i in STEPWISE))
+    for fact in loop.facts(read, start, low, k, before, of):
+        read.assume_claim(fact)
+    if name == "adopt":
+        hits: Hits = of["hits"]
+        idle = read.counted(lambda i: is_idle_hit(start, hits, i))
+        read.assume(idle(k + 1) == idle(k) + ite(is_idle_hit(start, hits, k), 1, 0))
+    block = loop.block(before, k, of)
+    read.assume(*mentions(both(before.rank(block) == before.held_rank(block))))
+    after = loop.step(before, k, of)
+    needed = list(read.needed)
+    for need_of_step in needed:
+        yield Obligation(
+            f"{name}-loop: {need_of_step.name}",
+            need_of_step.statement,
+            kind,
+            loop.stage,
+            loop.witness,
+            tuple(read.assumed),
+            need_of_step.claim,
+        )
+    read.assume(*(need_of_step.claim for need_of_step in needed))
+    for claim in (
+        *(of_state(invariant, after) for invariant in STEPWISE),
+        *_known_claims(loop, read, start, low, k + 1, after, of),
+        *loop.facts(read, start, low, k + 1, after, of),
+    ):
+        yield _obligation(f"{name}-loop", claim, kind, loop, read)
+
+
+def _of(loop: Loop) -> dict[str, Any]:
+    hits = Hits(z3.Int("num_hits"), z3.Function("hit", z3.IntSort(), z3.IntSort()))
+    return {"request": z3.Int("request"), "hits": hits}
+
+
+def _obligation(where: str, claim: Claim, kind: str, loop: Loop, read: Symbols) -> Obligation:
+    return Obligation(
+        f"{where}: {claim.name}",
+        claim.statement,
+        kind,
+        loop.stage,
+        loop.witness,
+        tuple(read.assumed),
+        claim.goal(),
+    )
+
+
+def _known_claims(
+    loop: Loop, read: Symbols, start: State, low: Any, k: Any, state: State, of: dict[str, Any]
+) -> Iterator[Claim]:
+    """The fields known in closed form are so in `state`, and the others are as at the start."""
+    known = loop.known(read, start, low, k, of)
+    statement = {"free": "ref-count", "adopt": "idle-hits-cost", "publish": "hash-soundness"}[loop.name]
+    for field in FIELDS:
+        if field in loop.havoc:
+            continue
+        expected, got = known.get(field, getattr(start, field)), getattr(state, field)
+        if expected is not got:
+            yield _equal(f"{field}-as-stated", statement, field, expected, got)
+
+
+def _equal(name: str, statement: str, field: str, expected: Any, got: Any) -> Claim:
+    if field in FUNCTIONS:
+        return Claim(name, statement, FUNCTIONS[field], lambda *x: expected(*x) == got(*x))
+    return Claim(name, statement, 0, lambda: expected == got)
+
+
+def arithmetic_lemmas(kind: str, rules: Rules) -> Iterator[Obligation]:
+    """What the proofs use of division by the block size, from its definition; counts are bounded."""
+    a, b, n = z3.Ints("a b n")
+    for claim in (
+        *arithmetic.PROPERTIES,
+        arithmetic.AT_ZERO,
+        arithmetic.next_block(n),
+        arithmetic.sum_of_parts(a, b),
+        arithmetic.blocks_before(n, a),
+        *arithmetic.pigeonhole_by_induction(),
+    ):
+        goal = claim.goal()
+        known = tuple(arithmetic.definitions(goal))
+        yield Obligation(f"arithmetic: {claim.name}", claim.statement, kind, "arithmetic", "", known, goal)
+    counted = z3.Function("count", z3.IntSort(), z3.IntSort())
+    low, high = z3.Ints("low high")
+    more = z3.Bool("predicate")
+    step = counted(high + 1) == counted(high) + ite(more, 1, 0)
+    bounded = within(0, counted(high) - counted(low), high - low + 1)
+    yield Obligation(
+        "arithmetic: count-is-bounded",
+        "arithmetic",
+        kind,
+        "arithmetic",
+        "",
+        (low <= high, bounded, step),
+        within(0, counted(high + 1) - counted(low), high + 1 - low + 1),
+    )

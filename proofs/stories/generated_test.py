@@ -1,0 +1,322 @@
+"""A story as a stand-alone test of vLLM: the calls up to where the fault shows, and what is right there.
+
+Where it shows is found by telling the story twice, to the model with all its rules and to the model without
+some: the first call after which the two differ in something that can be seen from outside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from functools import cache
+from pathlib import Path
+from textwrap import fill
+from typing import Any
+
+import jinja2
+import msgspec
+
+from slotproof.impl.protocol import (
+    AddRequest,
+    Allocate,
+    CacheBlocks,
+    Call,
+    Complete,
+    Config,
+    EvictBlocks,
+    Execute,
+    Finish,
+    Preempt,
+    RemoveSkipped,
+    ResetPrefixCache,
+    TakeNewBlockIds,
+)
+from slotproof.model.claims.statements import STATEMENTS
+from slotproof.model.language.rules import RULES, Rules
+from slotproof.model.language.state import UNKNOWN
+from slotproof.model.running import Running, Stuck
+from slotproof.model.scheduling.caller import waits
+from slotproof.proofs.campaign.calls import model_config
+from slotproof.proofs.campaign.stories import Story
+from slotproof.proofs.faults.catalogue import fault_of
+from slotproof.proofs.gate.compare import expected_snapshot
+from slotproof.proofs.gate.oracle import expect
+from slotproof.proofs.output.errors import UserError
+from slotproof.proofs.output.files import write_file
+
+WIDTH = 96
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What can be seen of an engine after a call."""
+
+    result: list[int] | None
+    """`allocate`: the new blocks, None if slots are refused. Other calls: none."""
+    tables: dict[int, list[int]]
+    """Request -> its block table, of requests that are known."""
+    hits: dict[int, list[int]]
+    """Request -> what a lookup finds for it, of requests that wait with nothing computed."""
+    ref_cnt: dict[int, int]
+    """Block -> references, of blocks that have any."""
+    keys: dict[int, int]
+    """Block -> the first block with the same key, of hashed blocks."""
+    free_queue: list[int]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Where a fault shows: the calls up to there, and what is seen then with all rules and without some."""
+
+    calls: tuple[Call, ...]
+    right: Shown
+    wrong: Shown | None
+    """None if the faulty engine breaks down."""
+
+    @property
+    def differing(self) -> tuple[str, ...]:
+        """The fields that tell the two apart: the result, if it does; else all that differ."""
+        if self.wrong is None:
+            answers = isinstance(self.calls[-1], Allocate)
+            return ("result",) if answers else ("free_queue",)
+        names = (field.name for field in fields(Shown))
+        differ = tuple(name for name in names if getattr(self.right, name) != getattr(self.wrong, name))
+        return differ[:1] if "result" in differ else differ
+
+
+def decision(story: Story, rules: Rules) -> Decision | None:
+    """The first call of the story after which the model with all its rules shows something else than the
+    model under `rules`; None if none does.
+
+    A count that is wrong without coming to light is made to decide: by reserving more for the last call.
+    """
+    calls = story.calls
+    found = _first_difference(story.config, calls, rules)
+    if found is None and isinstance(calls[-1], Allocate):
+        for reserved in range(1, story.config.num_blocks):
+            tight = msgspec.structs.replace(calls[-1], reserved=reserved)
+            found = _first_difference(story.config, (*calls[:-1], tight), rules)
+            if found is not None:
+                break
+    return found
+
+
+def _first_difference(config: Config, calls: tuple[Call, ...], rules: Rules) -> Decision | None:
+    right = Running(**model_config(config))
+    wrong = Running(**model_config(config), rules=rules)
+    start = Decision((), _shown(right), _shown(wrong))
+    if start.differing:
+        return start
+    for index, call in enumerate(calls):
+        told = calls[: index + 1]
+        answer = _answer(right, call)  # legal: so far the two are alike
+        try:
+            found = Decision(told, _shown(right, answer), _shown(wrong, _answer(wrong, call)))
+        except Stuck:
+            return Decision(told, _shown(right, answer), None)
+        if found.differing:
+            return found
+    return None
+
+
+def _answer(running: Running, call: Call) -> list[int] | None:
+    result = expect(running, call).result
+    return list(result.new_blocks) if result.granted and isinstance(call, Allocate) else None
+
+
+def _shown(running: Running, result: list[int] | None = None) -> Shown:
+    s, snapshot = running.state, expected_snapshot(running)
+    known = [r for r in running.requests if s.status(r) != UNKNOWN]
+    looking = [r for r in known if waits(s, r) and s.computed(r) == 0 and running.engine.enable_caching]
+    hits = {r: running.hits(r) for r in looking}
+    keys = snapshot.hashes
+    return Shown(
+        result=result,
+        tables={r: list(snapshot.tables.get(r, ())) for r in known},
+        hits={r: [h.at(i) for i in range(h.num)] for r, h in hits.items()},
+        ref_cnt={b: n for b, n in enumerate(snapshot.ref_cnt) if n},
+        keys={b: keys.index(key) for b, key in enumerate(keys) if key is not None},
+        free_queue=list(snapshot.free_queue),
+    )
+
+
+def write_test(path: Path, story: Story, rules: Rules) -> None:
+    """Write a stand-alone pytest file that fails on a vLLM with the story's fault, and passes on one without.
+
+    It imports vLLM 0.32.0 and torch alone.
+
+    Args:
+        path: the file; `-` is standard output.
+        rules: those of the faulty model, under which the story's statement falls.
+
+    Raises:
+        UserError: the story shows nothing that vLLM could be tested for, or the file cannot be written.
+    """
+    write_file(path, text_of(story, rules).encode())
+
+
+def text_of(story: Story, rules: Rules) -> str:
+    """The text of the file that `write_test` writes. Raises UserError as it does, but for the file."""
+    found = decision(story, rules)
+    if found is None:
+        raise UserError(
+            "a test for vLLM cannot be written: what this story shows is the same with and without the fault"
+        )
+    config = story.config
+    return _template().render(
+        docstring=_docstring(story, rules),
+        config=config,
+        options=list(_options(config)),
+        uses=_uses(config, found),
+        name=f"test_{'_'.join(_missing(rules))}",
+        lines=list(_lines(found)),
+    )
+
+
+@cache
+def _template() -> jinja2.Template:
+    folder = Path(__file__).parent / "templates"
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(folder),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        undefined=jinja2.StrictUndefined,
+        autoescape=False,
+    )
+    return environment.get_template("story_test.py.j2")
+
+
+def _missing(rules: Rules) -> list[str]:
+    return [name for name in RULES if not getattr(rules, name)]
+
+
+def _docstring(story: Story, rules: Rules) -> str:
+    violation, fault = story.violation, fault_of(rules)
+    missing = [f"{RULES[name]['text']} ({name}, {RULES[name]['stage']})" for name in _missing(rules)]
+    said = [f"Fails on a vLLM without this rule: {'; '.join(missing)}."]
+    if fault is not None:
+        numbers = ", ".join(f"#{number}" for number in fault.issues)
+        said.append(fault.description + (f" See vllm-project/vllm {numbers}." if numbers else ""))
+    where = f"{violation.claim}, {violation.detail}" if violation.detail else violation.claim
+    said.append(f"What falls is {violation.statement}: {STATEMENTS[violation.statement].text} ({where}).")
+    said.append("For vLLM 0.32.0; written by slotproof. Run it with pytest.")
+    return "\n\n".join(fill(text, WIDTH, break_on_hyphens=False) for text in said)
+
+
+def _options(config: Config) -> Iterator[str]:
+    if config.max_in_flight_tokens < config.max_model_len:
+        yield f"max_in_flight_tokens={config.max_in_flight_tokens},"
+    if not config.enable_caching:
+        yield "enable_caching=False,"
+    if config.watermark_blocks:  # a share of the pool, rounded down; half a block survives floats
+        share = f"{config.watermark_blocks + 0.5} / {config.num_blocks}"
+        yield f"watermark={share},  # blocks: {config.watermark_blocks}"
+
+
+def _uses(config: Config, found: Decision) -> set[str]:
+    """The parts that the file needs."""
+    uses = set(found.differing)
+    if config.enable_caching:
+        uses.add("caching")
+    for call in found.calls:
+        uses.add(str(type(call).__struct_config__.tag))
+        if isinstance(call, AddRequest):
+            uses.add("requests")
+        uses |= {
+            name
+            for name in ("salt", "lora", "external", "skip_cache", "delay_cache")
+            if getattr(call, name, 0)
+        }
+    return uses
+
+
+def _lines(found: Decision) -> Iterator[str]:
+    """The body of the test: the calls, and what is right after the last."""
+    for call in found.calls[:-1]:
+        yield from _line(call)
+    if found.wrong is None:
+        yield "# With the fault, this call breaks down."
+    if found.calls and "result" not in found.differing:
+        yield from _line(found.calls[-1])
+    for name in found.differing:
+        right, wrong = getattr(found.right, name), getattr(found.wrong, name, _BROKEN)
+        if name == "result":
+            (line,) = _line(found.calls[-1])
+            yield from _assertion(line, right, wrong)
+        elif name in _OF_REQUEST:
+            for r in right:
+                other = wrong.get(r, [])
+                if right[r] != other:
+                    yield from _assertion(f"{_OF_REQUEST[name]}(manager, r{r})", right[r], other)
+        else:
+            yield from _assertion(f"{_OF_POOL[name]}(manager)", right, wrong)
+
+
+_BROKEN: Any = object()
+_OF_REQUEST = {"tables": "table", "hits": "lookup"}
+_OF_POOL = {"free_queue": "free_queue", "ref_cnt": "references", "keys": "hashed"}
+"""The test's functions for what is shown."""
+
+
+def _assertion(expression: str, right: Any, wrong: Any) -> Iterator[str]:
+    line = f"assert {expression} " + ("is None" if right is None else f"== {right}")
+    if wrong is _BROKEN:
+        yield line
+    elif len(line) + len(str(wrong)) < WIDTH - 24:
+        yield f"{line}  # with the fault: {wrong}"
+    else:
+        yield from (f"# With the fault: {wrong}", line)
+
+
+def _line(call: Call) -> Iterator[str]:
+    """The call in the test's words, if it matters there."""
+    if isinstance(call, AddRequest):
+        tags = "".join(f', {k}="{v}"' for k, v in (("lora", call.lora), ("salt", call.salt)) if v)
+        yield f'r{call.request} = new_request("{call.request}", {list(call.tokens)}{tags})'
+    elif isinstance(call, Allocate):
+        yield f"allocate(manager, r{call.request}, {', '.join(_asked(call))})"
+    elif isinstance(call, Execute):
+        yield "# The step runs."
+    elif isinstance(call, Complete):
+        more = f", rejected={call.rejected}" if call.rejected else ""
+        more += f", sampled={list(call.sampled)}" if call.sampled else ""
+        yield f"complete(r{call.request}, {call.processed}{more})"
+    elif isinstance(call, CacheBlocks):
+        if call.tokens is None:
+            yield f"load_arrived(manager, r{call.request})"
+        else:
+            yield f"manager.cache_blocks(r{call.request}, {call.tokens})"
+    elif isinstance(call, RemoveSkipped):
+        r = f"r{call.request}"
+        settled = f"{r}.num_computed_tokens - {r}.num_in_flight_tokens"
+        yield f"manager.remove_skipped_blocks({r}.request_id, {settled})"
+    elif isinstance(call, Preempt):
+        yield f"preempt(manager, r{call.request})"
+    elif isinstance(call, Finish):
+        yield f"manager.free(r{call.request})"
+    elif isinstance(call, EvictBlocks):
+        blocks = ", ".join(str(block) for block in sorted(set(call.blocks)))
+        yield f"manager.evict_blocks({{{blocks}}})"
+    elif isinstance(call, ResetPrefixCache):
+        yield "manager.reset_prefix_cache()"
+    else:
+        assert isinstance(call, TakeNewBlockIds)  # nothing is recorded for zeroing here
+
+
+def _asked(call: Allocate) -> Iterator[str]:
+    yield f"new={call.new}"
+    if call.external:
+        yield f"external={call.external}"
+    if call.skip_cache:
+        yield "look_up=False"
+    if call.lookahead:
+        yield f"num_lookahead_tokens={call.lookahead}"
+    if call.delay_cache:
+        yield "delay_cache_blocks=True"
+    if call.must_fit:
+        yield "full_sequence_must_fit=True"
+    if call.reserved:
+        yield f"reserved_blocks={call.reserved}"
+    if not call.has_scheduled:
+        yield "has_scheduled_reqs=False"

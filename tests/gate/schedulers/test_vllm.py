@@ -1,0 +1,296 @@
+"""The gate on vLLM's own scheduler: it agrees, what is known is counted, and whatever is broken is found."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from slotproof.impl.device.worker import Worker
+from slotproof.impl.protocol import AddRequest, Allocate, Call, Complete, Config, Finish
+from slotproof.impl.scheduler.scheduler_config import SchedulerConfig, SchedulingPolicy
+from slotproof.impl.vllm.calls import REBORN, UNWRITTEN
+from slotproof.impl.vllm.engine import max_in_flight_tokens
+from slotproof.proofs.cli.main import run
+from slotproof.proofs.gate.gate import Failure, Verdict
+from slotproof.proofs.gate.schedulers.gate import Episode, ScheduleReport
+from slotproof.proofs.gate.schedulers.vllm import vllm_campaign, vllm_scheduler, vllm_setups
+from slotproof.proofs.gate.schedulers.workload import Setup, setups
+
+STEPS = 1500
+
+
+def setup(config: Config, scheduler: SchedulerConfig, steps_in_flight: int = 1, **of: Any) -> Setup:
+    most = max_in_flight_tokens(scheduler, steps_in_flight)
+    return Setup(structs.replace(config, max_in_flight_tokens=most), scheduler, steps_in_flight, **of)
+
+
+PLAIN = setup(
+    Config(num_blocks=12, block_size=4, max_model_len=40),
+    SchedulerConfig(max_num_scheduled_tokens=24, scheduler_reserve_full_isl=False),
+)
+PRIORITY = setup(
+    Config(num_blocks=14, block_size=2, max_model_len=20),
+    SchedulerConfig(
+        policy=SchedulingPolicy.PRIORITY,
+        max_num_scheduled_tokens=24,
+        long_prefill_token_threshold=4,
+        scheduler_reserve_full_isl=False,
+    ),
+)
+WINDOW = setup(structs.replace(PLAIN.config, sliding_window=6), PLAIN.scheduler)
+DRAFTS = setup(PLAIN.config, structs.replace(PLAIN.scheduler, num_spec_tokens=2))
+PIPELINE = setup(PLAIN.config, PLAIN.scheduler, steps_in_flight=2)
+ASYNC = setup(
+    Config(num_blocks=16, block_size=4, max_model_len=40),
+    structs.replace(PLAIN.scheduler, num_spec_tokens=2, num_lookahead_tokens=2, async_scheduling=True),
+    steps_in_flight=2,
+)
+LOADS = replace(PLAIN, has_connector=True)
+KINDS = {
+    "plain": PLAIN,
+    "priority": PRIORITY,
+    "window": WINDOW,
+    "drafts": DRAFTS,
+    "pipeline": PIPELINE,
+    "async": ASYNC,
+    "loads": LOADS,
+}
+
+
+def test_without_vllm_one_line_names_the_remedy(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "vllm", None)
+    assert run(["gate", "--impl", "vllm-scheduler"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == "slotproof: --impl vllm-scheduler: vLLM is not installed: pip install 'slotproof[vllm]'"
+
+
+def test_what_is_known_is_a_failure_unless_it_is_accepted() -> None:
+    known, failure = Counter({UNWRITTEN: 1}), Failure(PLAIN.config, [], [])
+    assert ScheduleReport(required=[]).verdict is Verdict.AGREES
+    assert ScheduleReport(required=[], known=known).verdict is Verdict.KNOWN
+    assert ScheduleReport(required=[], known=known, known_is_accepted=True).verdict is Verdict.AGREES
+    assert ScheduleReport(required=[], known=known, failure=failure).verdict is Verdict.DISAGREES
+
+
+def test_only_vllms_scheduler_has_known_cases(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["gate", "--impl", "torch-scheduler", "--known"]) == 2
+    assert "--known" in capsys.readouterr().err
+
+
+def test_every_known_case_is_a_section() -> None:
+    text = (Path(__file__).parents[3] / "KNOWN.md").read_text()
+    assert f"## {UNWRITTEN}\n" in text
+
+
+def test_vllm_is_put_through_every_kind_of_workload() -> None:
+    for ours, theirs in zip(setups(1), vllm_setups(1), strict=True):
+        assert theirs.scheduler.policy is ours.scheduler.policy
+        assert theirs.scheduler.num_spec_tokens == ours.scheduler.num_spec_tokens
+        assert (theirs.steps_in_flight > 1) == (ours.steps_in_flight > 1)
+        assert theirs.config.sliding_window == ours.config.sliding_window
+        assert theirs.has_connector == ours.has_connector
+
+
+@pytest.mark.vllm
+@pytest.mark.parametrize("kind", KINDS)
+def test_vllm_agrees(kind: str) -> None:
+    report = vllm_campaign(steps=250, seed=3, engines=(KINDS[kind],))
+    assert report.failure is None
+    assert report.steps >= 250
+
+
+def story(kind: Setup, steps: int = 400) -> list[Call]:
+    """The calls of one workload."""
+    episode = Episode(kind, partial(vllm_scheduler, Counter()), Worker, seed=3)
+    assert episode.run(steps) is None
+    return [e.call for e in episode.story]
+
+
+@pytest.mark.vllm
+def test_a_padded_decode_is_told_as_two_calls() -> None:
+    """vLLM schedules drafts, all of them -1, with the last token of a prompt."""
+    padded = [
+        (first, second)
+        for first, second in pairwise(story(DRAFTS))
+        if isinstance(first, Allocate) and isinstance(second, Allocate) and first.request == second.request
+        if (first.new, first.lookahead, second.new, second.lookahead) == (1, 2, 2, 0)
+    ]
+    assert padded
+
+
+@pytest.mark.vllm
+def test_tokens_for_a_preempted_request_make_it_come_again() -> None:
+    calls = story(ASYNC, 300)
+    again = [call for call in calls if isinstance(call, AddRequest) and call.request >= REBORN]
+    assert again
+    assert isinstance(calls[calls.index(again[0]) - 1], Finish)
+
+
+@pytest.mark.vllm
+def test_rejections_are_told() -> None:
+    assert any(isinstance(call, Complete) and call.rejected for call in story(DRAFTS))
+
+
+def failure(kind: Setup, seed: int = 3) -> Failure:
+    report = vllm_campaign(steps=STEPS, seed=seed, engines=(kind,))
+    assert report.failure is not None, "nothing was noticed"
+    return report.failure
+
+
+@pytest.mark.vllm
+def test_what_is_known_is_found_where_it_is_not_undone() -> None:
+    as_it_is = replace(PRIORITY, scheduler=structs.replace(PRIORITY.scheduler, unpublish=False))
+    (found,) = failure(as_it_is).differences
+    assert "held by nobody" in found.field
+    assert "published with positions" in found.got
+    assert "released by preempt" in found.got
+
+
+@pytest.mark.vllm
+def test_what_is_known_is_counted() -> None:
+    report = vllm_campaign(steps=600, seed=3, engines=(PRIORITY,))
+    assert report.failure is None
+    assert (
+        report.known[UNWRITTEN] == report.coverage["preempted: what it would have written is unpublished"] > 0
+    )
+    assert vllm_campaign(steps=600, seed=3, engines=(PLAIN,)).known == {}
+
+
+Break = Callable[[pytest.MonkeyPatch], None]
+
+
+def hashes_a_block_too_far(patch: pytest.MonkeyPatch) -> None:
+    from vllm.v1.core.single_type_kv_cache_manager import SingleTypeKVCacheManager as Group
+
+    cache_blocks = Group.cache_blocks
+
+    def further(self: Any, request: Any, num_tokens: int, *of: Any, **more: Any) -> Any:
+        most = len(self.req_to_blocks[request.request_id]) * self.block_size
+        known = request.num_tokens // self.block_size * self.block_size
+        return cache_blocks(self, request, min(num_tokens + self.block_size, most, known), *of, **more)
+
+    patch.setattr(Group, "cache_blocks", further)
+
+
+def does_not_free_the_preempted(patch: pytest.MonkeyPatch) -> None:
+    from vllm.v1.core.sched.scheduler import Scheduler
+
+    free = Scheduler._free_request_blocks
+    patch.setattr(
+        Scheduler, "_free_request_blocks", lambda self, r: free(self, r) if r.is_finished() else None
+    )
+
+
+def leaves_a_block_unzeroed(patch: pytest.MonkeyPatch) -> None:
+    from vllm.v1.core.sched.scheduler import Scheduler
+
+    zero = Scheduler._get_new_block_ids_to_zero
+    patch.setattr(Scheduler, "_get_new_block_ids_to_zero", lambda self: (zero(self) or [])[1:])
+
+
+def forgets_what_to_zero(patch: pytest.MonkeyPatch) -> None:
+    from vllm.v1.core.kv_cache_manager import KVCacheManager
+
+    take = KVCacheManager.take_new_block_ids
+    patch.setattr(KVCacheManager, "take_new_block_ids", lambda self: take(self)[1:])
+
+
+def does_not_roll_rejections_back(patch: pytest.MonkeyPatch) -> None:
+    from vllm.v1.core.sched.scheduler import Scheduler
+
+    update = Scheduler.update_from_output
+
+    def keep(self: Any, output: Any, answer: Any) -> Any:
+        before = {name: self.requests[name].num_computed_tokens for name in output.num_scheduled_tokens}
+        done = update(self, output, answer)
+        for name, computed in before.items():
+            if name in self.requests:
+                self.requests[name].num_computed_tokens = computed
+        return done
+
+    patch.setattr(Scheduler, "update_from_output", keep)
+
+
+def names_new_blocks_backwards(patch: pytest.MonkeyPatch) -> None:
+    from vllm.v1.core.sched.output import NewRequestData
+
+    make = NewRequestData.from_request.__func__
+
+    def backwards(cls: Any, request: Any, blocks: Any, *of: Any, **more: Any) -> Any:
+        return make(cls, request, (blocks[0][::-1],), *of, **more)
+
+    patch.setattr(NewRequestData, "from_request", classmethod(backwards))
+
+
+def forgets_to_name_new_blocks(patch: pytest.MonkeyPatch) -> None:
+    from vllm.v1.core.sched.scheduler import Scheduler
+
+    make = Scheduler._make_cached_request_data
+
+    def without(self: Any, *of: Any) -> Any:
+        data = make(self, *of)
+        resumed = [name in data.resumed_req_ids for name in data.req_ids]
+        data.new_block_ids = [b if r else None for b, r in zip(data.new_block_ids, resumed, strict=True)]
+        return data
+
+    patch.setattr(Scheduler, "_make_cached_request_data", without)
+
+
+def frees_the_blocks_of_a_load(patch: pytest.MonkeyPatch) -> None:
+    from vllm.v1.core.sched.scheduler import Scheduler
+
+    free = Scheduler._free_request
+    patch.setattr(Scheduler, "_free_request", lambda self, r, delay_free_blocks=False: free(self, r))
+
+
+def forgets_the_salt(patch: pytest.MonkeyPatch) -> None:
+    from vllm.v1.core import kv_cache_utils
+
+    def without(request: Any, start: int, end: int, index: int) -> tuple[None, int]:
+        return None, index
+
+    patch.setattr(kv_cache_utils, "generate_block_hash_extra_keys", without)
+
+
+def frees_the_head_first(patch: pytest.MonkeyPatch) -> None:
+    from vllm.v1.core.block_pool import BlockPool
+
+    free = BlockPool.free_blocks
+    patch.setattr(BlockPool, "free_blocks", lambda self, blocks: free(self, list(blocks)[::-1]))
+
+
+BROKEN: list[tuple[Break, Setup, str]] = [
+    (hashes_a_block_too_far, PLAIN, "expected no hash, got a hash"),
+    (does_not_free_the_preempted, PLAIN, "AssertionError: in "),  # vLLM notices that itself
+    (leaves_a_block_unzeroed, PLAIN, "blocks to zero: "),
+    (forgets_what_to_zero, PLAIN, "result.new_blocks: "),
+    (does_not_roll_rejections_back, DRAFTS, "expected known tokens, then drafts"),
+    (names_new_blocks_backwards, PLAIN, "slot 0 of block 1, entry 0 of request 0"),
+    (forgets_to_name_new_blocks, PLAIN, "slot "),
+    (frees_the_blocks_of_a_load, LOADS, "AssertionError"),
+    (forgets_the_salt, PLAIN, "result.hits: expected ()"),
+    (frees_the_head_first, PLAIN, "free_queue: "),
+]
+
+
+@pytest.mark.vllm
+@pytest.mark.parametrize(
+    ("broken", "kind", "found"), BROKEN, ids=lambda value: getattr(value, "__name__", "")
+)
+def test_a_broken_vllm_is_found(
+    broken: Break, kind: Setup, found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken(monkeypatch)
+    line = failure(kind).differences[0].line
+    assert found in line
