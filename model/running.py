@@ -85,7 +85,7 @@ _OUTSIDE: dict[str, Any] = {"rank": -1, "held_rank": -1, "evicted_idle": False}
 
 
 class Integers:
-    """The reading over Python integers (see `Engine.Reading`).
+    """The reading over Python integers (see `model.language.reading`).
 
     `watch`, if given, sees the state in which each step begins.
     """

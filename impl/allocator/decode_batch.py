@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slotproof.impl.allocator.errors import AllocatorError
+from slotproof.impl.allocator.managers.single_type import SingleTypeKVCacheManager
 from slotproof.impl.allocator.request import Request, RequestStatus
 from slotproof.impl.allocator.row_counts import Int64s
-from slotproof.impl.allocator.single_type_kv_cache_manager import SingleTypeKVCacheManager
 
 
 @dataclass(frozen=True)

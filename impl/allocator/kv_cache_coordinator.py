@@ -9,8 +9,8 @@ from typing import TypeAlias
 import torch
 
 from slotproof.impl.allocator.block_pool import BlockPool
+from slotproof.impl.allocator.managers.single_type import SingleTypeKVCacheManager
 from slotproof.impl.allocator.request import Request
-from slotproof.impl.allocator.single_type_kv_cache_manager import SingleTypeKVCacheManager
 
 KVCacheBlocks: TypeAlias = tuple[Sequence[int], ...]
 """Block ids, a sequence for each attention group."""

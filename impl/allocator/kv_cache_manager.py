@@ -12,12 +12,10 @@ from slotproof.impl.allocator.block_table import BlockTable
 from slotproof.impl.allocator.decode_batch import BatchSlots, DecodeBatch
 from slotproof.impl.allocator.errors import AllocatorError
 from slotproof.impl.allocator.kv_cache_coordinator import KVCacheBlocks, UnitaryKVCacheCoordinator
+from slotproof.impl.allocator.managers.full_attention import FullAttentionManager
+from slotproof.impl.allocator.managers.single_type import SingleTypeKVCacheManager
+from slotproof.impl.allocator.managers.sliding_window import SlidingWindowManager
 from slotproof.impl.allocator.request import Request, RequestStatus
-from slotproof.impl.allocator.single_type_kv_cache_manager import (
-    FullAttentionManager,
-    SingleTypeKVCacheManager,
-    SlidingWindowManager,
-)
 from slotproof.impl.protocol import Config
 
 _WAITING, _PREEMPTED = RequestStatus.WAITING, RequestStatus.PREEMPTED

@@ -8,7 +8,7 @@ from slotproof.model.language.engine import Engine
 from slotproof.model.language.state import RUNNING, State
 from slotproof.model.scheduling.caller import Outcome, waits
 from slotproof.model.system.allocate_slots import Ask
-from slotproof.model.system.attention import admission_cap
+from slotproof.model.system.attention.group import admission_cap
 
 
 def held_at_once(engine: Engine, tokens: Int) -> Int:
@@ -34,7 +34,7 @@ def promised(s: State, r: Int, margin: Int = 0) -> Bool:
 
 def alone(s: State, r: Int) -> Bool:
     """Nobody else holds a block of the request."""
-    return s.engine.read.every(s.first(r), s.length(r), lambda i: s.ref_cnt(s.table(r, i)) == 1)
+    return s.read.every(s.first(r), s.length(r), lambda i: s.ref_cnt(s.table(r, i)) == 1)
 
 
 def _admission(s: State, r: Int, ask: Ask, o: Outcome) -> Part:

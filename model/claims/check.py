@@ -10,7 +10,7 @@ from slotproof.model.language.algebra import Bool, Int, both, implies, ite, maxi
 from slotproof.model.language.state import State
 from slotproof.model.scheduling.caller import Outcome, waits
 from slotproof.model.system.allocate_slots import Ask, is_idle_hit
-from slotproof.model.system.attention import skipped_blocks
+from slotproof.model.system.attention.group import skipped_blocks
 
 LEAVING = ("preempt", "finish")
 """The calls that "leave" is about."""
@@ -93,7 +93,7 @@ def covered(s: State, r: Int, ask: Ask, total: Int) -> Int:
 def idle_hits(s: State, r: Int, ask: Ask, total: Int) -> Int:
     """The hits that the request will hold and that sit in the free queue now."""
     low = minimum(skipped_blocks(s.engine, total), ask.hits.num)
-    return s.engine.read.count(low, ask.hits.num, lambda i: is_idle_hit(s, ask.hits, i))
+    return s.read.count(low, ask.hits.num, lambda i: is_idle_hit(s, ask.hits, i))
 
 
 def settled_at(s: State, r: Int, o: Outcome) -> Int:

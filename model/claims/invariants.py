@@ -39,7 +39,7 @@ from slotproof.model.language.state import (
 )
 from slotproof.model.scheduling.caller import settled
 from slotproof.model.scheduling.worker import arrives, executed, is_written, writer_holds
-from slotproof.model.system.attention import skipped_blocks
+from slotproof.model.system.attention.group import skipped_blocks
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ def left(s: State, r: Int) -> Int:
 
 def holds_alone(s: State, r: Int) -> Bool:
     """Whatever is held, r holds it, once."""
-    return s.engine.read.every(1, s.engine.num_blocks, lambda b: nobody_else_holds(s, r, b))
+    return s.read.every(1, s.engine.num_blocks, lambda b: nobody_else_holds(s, r, b))
 
 
 def nobody_else_holds(s: State, r: Int, b: Int) -> Bool:

@@ -282,14 +282,14 @@ def _final_tokens(s: State, b: Int) -> Part:
 
 
 def _same_tokens(s: State, b: Int, c: Int) -> Part:
-    read, i = s.engine.read, s.writer_index(b)
+    read, i = s.read, s.writer_index(b)
     end = s.engine.tokens(i + 1)
     spans = read.span(s.writer_request(b), 0, end) == read.span(s.writer_request(c), 0, end)
     return Part(both(s.is_hashed(b), s.block_hash(b) == s.block_hash(c)), both(s.writer_index(c) == i, spans))
 
 
 def _hit_is_prefix(s: State, r: Int, hits: Hits, i: Int) -> Part:
-    read, b, end = s.engine.read, hits.at(i), s.engine.tokens(i + 1)
+    read, b, end = s.read, hits.at(i), s.engine.tokens(i + 1)
     spans = read.span(s.writer_request(b), 0, end) == read.span(r, 0, end)
     return Part(both(within(0, i, hits.num), b != NULL_BLOCK), both(s.writer_index(b) == i, spans))
 
@@ -304,7 +304,7 @@ def _hit_spans_window(s: State, r: Int, hits: Hits, i: Int) -> Part:
 
 
 def _isolated(s: State, r: Int, i: Int, q: Int, j: Int) -> Part:
-    read = s.engine.read
+    read = s.read
     shared = both(r >= 0, q >= 0, s.is_live(r, i), s.is_live(q, j), s.table(r, i) == s.table(q, j))
     return Part(shared, both(read.salt(r) == read.salt(q), read.lora(r) == read.lora(q)))
 

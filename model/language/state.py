@@ -14,6 +14,7 @@ from typing import Any
 
 from slotproof.model.language.algebra import Bool, Function, Int, both, ite, within
 from slotproof.model.language.engine import Engine
+from slotproof.model.language.reading import Reading
 
 NULL_BLOCK = 0
 NO_HASH = 0
@@ -93,6 +94,11 @@ class State:
     """block -> the token up to which it holds the KV of its writer's tokens."""
 
     @property
+    def read(self) -> Reading[State]:
+        """What this state's reading does in its own way."""
+        return self.engine.read
+
+    @property
     def num_held(self) -> Int:
         """Blocks that are not free, the null block aside."""
         return self.engine.num_blocks - 1 - self.num_free
@@ -122,7 +128,7 @@ class State:
         new = object.__new__(State)
         fields = new.__dict__
         fields.update(self.__dict__)
-        function = self.engine.read.function
+        function = self.read.function
         for name, value in changes.items():
             fields[name] = function(name, value) if callable(value) else value
         return new

@@ -25,7 +25,7 @@ from slotproof.model.language.algebra import (
 from slotproof.model.language.state import LOADING, PREEMPTED, RUNNING, UNKNOWN, WAITING, State
 from slotproof.model.scheduling.worker import executed, is_written, roll_back, run_step, write_up_to
 from slotproof.model.system.allocate_slots import Answer, Ask, allocate_slots
-from slotproof.model.system.attention import cache_blocks, free, remove_skipped_blocks
+from slotproof.model.system.attention.group import cache_blocks, free, remove_skipped_blocks
 from slotproof.model.system.pool import evict_blocks, reset_prefix_cache
 from slotproof.model.system.prefix_cache import NO_HITS, Hits
 
@@ -101,7 +101,7 @@ def allocate(s: State, request: Int, ask: Ask) -> Outcome:
             status=lambda q: ite(q == request, ite(ask.delay_cache, LOADING, RUNNING), t.status(q)),
         )
 
-    state = s.engine.read.when(answer.granted, advance, t)
+    state = s.read.when(answer.granted, advance, t)
     return Outcome(state, answer.granted, ask.hits, answer, pool=t)
 
 
@@ -181,7 +181,7 @@ def nothing_is_missed(s: State, request: Int) -> Contract:
     """Whoever takes a request's blocks lets the step run first that it is scheduled in; or takes it out of
     the step, and first evicts the blocks that this leaves unwritten."""
     r = request
-    kept = s.engine.read.every(s.first(r), s.length(r), lambda i: negate(is_missed(s, r, i)))
+    kept = s.read.every(s.first(r), s.length(r), lambda i: negate(is_missed(s, r, i)))
     return {"nothing-is-missed": kept}
 
 

@@ -49,12 +49,12 @@ def fills(s: State, r: Int) -> Bool:
 
 def num_taken(s: State, batch: Batch) -> Int:
     """Blocks that the batch takes."""
-    return s.engine.read.count(0, batch.n, lambda j: is_full(s, batch.request(j)))
+    return s.read.count(0, batch.n, lambda j: is_full(s, batch.request(j)))
 
 
 def num_filled(s: State, batch: Batch) -> Int:
     """Blocks that the batch hashes."""
-    return s.engine.read.count(0, batch.n, lambda j: fills(s, batch.request(j)))
+    return s.read.count(0, batch.n, lambda j: fills(s, batch.request(j)))
 
 
 def row_contract(s: State, batch: Batch, j: Int) -> Bool:

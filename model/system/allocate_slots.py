@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from slotproof.model.language.algebra import Bool, Int, both, either, ite, maximum, minimum, negate
 from slotproof.model.language.state import NULL_BLOCK, PREEMPTED, RUNNING, WAITING, State
-from slotproof.model.system.attention import (
+from slotproof.model.system.attention.group import (
     admission_cap,
     cache_blocks,
     remove_skipped_blocks,
@@ -75,7 +75,7 @@ class Answer:
 
 def allocate_slots(s: State, r: Int, ask: Ask) -> Answer:
     """Slots for `ask.new` tokens of request r, or a refusal."""
-    engine, rules, read = s.engine, s.engine.rules, s.engine.read
+    engine, rules, read = s.engine, s.engine.rules, s.read
     total = s.computed(r) + engine.tokens(ask.hits.num) + ask.external
     watermark = watermark_to_pay(s, r, ask)
 
@@ -164,7 +164,7 @@ def is_idle_hit(s: State, hits: Hits, i: Int) -> Bool:
 
 def adopt(s: State, r: Int, ask: Ask, total: Int) -> State:
     """Stage 3: a request without blocks adopts its hits, null blocks in place of those outside the window."""
-    read = s.engine.read
+    read = s.read
     skipped = ite(s.length(r) == 0, skipped_blocks(s.engine, total), s.length(r))
 
     t = read.when(both(s.length(r) == 0, skipped > 0), lambda: pad(s, r, skipped), s)
@@ -197,12 +197,12 @@ def take_external(s: State, r: Int, ask: Ask, total: Int) -> State:
 
     def taken() -> State:
         t = take(s, r, high - low)
-        return s.engine.read.when(negate(ask.skip_zeroing), lambda: record_for_zeroing(t, r, low, high), t)
+        return s.read.when(negate(ask.skip_zeroing), lambda: record_for_zeroing(t, r, low, high), t)
 
-    return s.engine.read.when(high > low, taken, s)
+    return s.read.when(high > low, taken, s)
 
 
 def take_new(s: State, r: Int, num_tokens: Int) -> State:
     """Stage 3: blocks so that r's table holds `num_tokens` tokens."""
     low, high = s.length(r), s.engine.blocks(num_tokens)
-    return s.engine.read.when(high > low, lambda: record_for_zeroing(take(s, r, high - low), r, low, high), s)
+    return s.read.when(high > low, lambda: record_for_zeroing(take(s, r, high - low), r, low, high), s)

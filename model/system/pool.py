@@ -13,7 +13,7 @@ from slotproof.model.language.state import ABSENT, HAND, NO_HASH, NULL_BLOCK, St
 def take(s: State, r: Int, n: Int) -> State:
     """Stage 3: the first n blocks of the free queue go to the end of r's block table, hashes dropped."""
     rules = s.engine.rules
-    s.engine.read.require("take", s, both(n >= 0, n <= s.num_free))
+    s.read.require("take", s, both(n >= 0, n <= s.num_free))
     start = 0 if rules.new_from_front else s.num_free - n
     end, held = s.length(r), s.num_held
 
@@ -50,7 +50,7 @@ def take(s: State, r: Int, n: Int) -> State:
 
 def touch(s: State, r: Int, b: Int) -> State:
     """Stage 3: a hit goes to the end of r's block table; an idle one leaves the free queue."""
-    rules, read = s.engine.rules, s.engine.read
+    rules, read = s.engine.rules, s.read
     read.require("touch", s, both(s.is_block(b), iff(s.ref_cnt(b) == 0, s.is_free(b))))
     read.expect("hash-soundness", lambda: s.block_hash(b) == block_key(s.engine, r, s.length(r)))
     read.expect("no-aliased-write", lambda: s.num_cached(r) == s.length(r))
@@ -77,7 +77,7 @@ def touch(s: State, r: Int, b: Int) -> State:
 
 def release(s: State, r: Int, high: Int) -> State:
     """The live entries of r's table below `high` go into the hand, last first, null blocks in their place."""
-    s.engine.read.require("release", s, both(s.first(r) <= high, high <= s.length(r), s.length(HAND) == 0))
+    s.read.require("release", s, both(s.first(r) <= high, high <= s.length(r), s.length(HAND) == 0))
     low = s.first(r)
 
     def turned(i: Int) -> Int:
@@ -104,12 +104,12 @@ def release(s: State, r: Int, high: Int) -> State:
 
 def free_blocks(s: State) -> State:
     """The blocks in the hand go back, in order."""
-    return clear_table(s.engine.read.loop("free", 0, s.length(HAND), put_back, s), HAND)
+    return clear_table(s.read.loop("free", 0, s.length(HAND), put_back, s), HAND)
 
 
 def clear_table(s: State, r: Int) -> State:
     """A block table without live entries is emptied."""
-    s.engine.read.require("clear-table", s, s.first(r) == s.length(r))
+    s.read.require("clear-table", s, s.first(r) == s.length(r))
     return s.replace(
         length=lambda q: ite(q == r, 0, s.length(q)),
         first=lambda q: ite(q == r, 0, s.first(q)),
@@ -119,7 +119,7 @@ def clear_table(s: State, r: Int) -> State:
 
 def pad(s: State, r: Int, n: Int) -> State:
     """Stage 3: r's empty block table starts with n null blocks, for tokens outside its window."""
-    s.engine.read.require("pad", s, s.length(r) == 0)
+    s.read.require("pad", s, s.length(r) == 0)
     return s.replace(
         length=lambda q: ite(q == r, n, s.length(q)),
         first=lambda q: ite(q == r, n, s.first(q)),
@@ -142,14 +142,14 @@ def put_back(s: State, k: Int) -> State:
         return t.replace(front=s.front + ite(to_front, 1, 0))
 
     unreferenced = either(passed.ref_cnt(b) == 0, not rules.free_unreferenced_only)
-    return s.engine.read.when(unreferenced, inserted, passed)
+    return s.read.when(unreferenced, inserted, passed)
 
 
 def publish(s: State, r: Int, i: Int) -> State:
     """Stage 4: entry i of r's table, a full block, gets its hash, unless it is the null block."""
     b, key = s.table(r, i), block_key(s.engine, r, i)
     live = both(s.is_live(r, i), s.engine.looks_back)
-    read = s.engine.read
+    read = s.read
     read.require("publish", s, either(negate(live), negate(s.is_hashed(b))))
     read.expect("no-aliased-write", lambda: both(i == s.num_cached(r), i < s.length(r)))
     read.expect("drafts-never-hashed", lambda: i + 1 <= s.engine.full_blocks(s.num_tokens(r)))
@@ -175,7 +175,7 @@ def evict_blocks(s: State, named: Function) -> State:
 
 def reset_prefix_cache(s: State) -> State:
     """Every hash is dropped, if no block is held; else nothing happens."""
-    return s.engine.read.when(s.num_held == 0, lambda: s.replace(block_hash=lambda b: NO_HASH), s)
+    return s.read.when(s.num_held == 0, lambda: s.replace(block_hash=lambda b: NO_HASH), s)
 
 
 def record_for_zeroing(s: State, r: Int, low: Int, high: Int) -> State:
@@ -215,7 +215,7 @@ def _remove(s: State, b: Int) -> State:
 def _unreference(s: State, r: Int, i: Int) -> State:
     """A live entry lets go of its block; the block's last reference moves into its place."""
     b, k = s.table(r, i), s.slot(r, i)
-    s.engine.read.require("free", s, s.ref_cnt(b) > 0)
+    s.read.require("free", s, s.ref_cnt(b) > 0)
     last = s.ref_cnt(b) - 1
     last_request, last_index = s.holder_request(b, last), s.holder_index(b, last)
 

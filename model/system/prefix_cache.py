@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from slotproof.model.language.algebra import Bool, Function, Int, both, either, ite, maximum, negate
 from slotproof.model.language.keys import block_key
 from slotproof.model.language.state import NULL_BLOCK, PREEMPTED, WAITING, State
-from slotproof.model.system.attention import hit_run
+from slotproof.model.system.attention.group import hit_run
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ def get_computed_blocks(s: State, r: Int) -> Hits:
     For full attention every block from the first; for a window the rightmost run of blocks that spans
     it, or a prefix shorter than that. Of several blocks with one key the earliest hashed is the hit.
     """
-    engine, rules, read = s.engine, s.engine.rules, s.engine.read
+    engine, rules, read = s.engine, s.engine.rules, s.read
     limit = engine.full_blocks(s.num_tokens(r) - (1 if rules.lookup_leaves_a_token else 0))
 
     def block(i: Int) -> Int:

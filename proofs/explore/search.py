@@ -66,7 +66,7 @@ class Sizes:
 
 @dataclass
 class Tables:
-    """The reading over tables of Z3 terms (see `model.engine.Reading`)."""
+    """The reading over tables of Z3 terms (see `model.language.reading`)."""
 
     sizes: Sizes
     facts: list[z3.BoolRef] = field(default_factory=list)

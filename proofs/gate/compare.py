@@ -13,6 +13,7 @@ from slotproof.impl.protocol import Allocate, Call, ResetPrefixCache, Result, Sn
 from slotproof.model.language.state import State
 from slotproof.model.running import Running
 from slotproof.model.scheduling.caller import Outcome
+from slotproof.proofs.traces.trace import usage_of
 
 USAGE_TOLERANCE = 1e-9
 SHOWN = 120
@@ -85,11 +86,6 @@ def expected_snapshot(running: Running) -> Snapshot:
         usage=usage_of(running.engine.num_blocks, s.num_free),
         to_zero=tuple([s.to_zero(i) for i in range(s.num_to_zero)]),
     )
-
-
-def usage_of(num_blocks: int, num_free: int) -> float:
-    """The share of the pool, the null block aside, that is not free."""
-    return 1.0 - num_free / (num_blocks - 1) if num_blocks > 1 else 0.0
 
 
 class KeyMatch:

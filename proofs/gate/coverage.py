@@ -19,7 +19,7 @@ from slotproof.impl.protocol import (
 from slotproof.model.language.state import LOADING, PREEMPTED, RUNNING, WAITING, State
 from slotproof.model.scheduling.caller import ACTIONS
 from slotproof.model.system.allocate_slots import Answer, Ask, whole_prompt_fits
-from slotproof.model.system.attention import admission_cap, skipped_blocks
+from slotproof.model.system.attention.group import admission_cap, skipped_blocks
 from slotproof.proofs.campaign.calls import call_name
 from slotproof.proofs.gate.oracle import Expectation
 

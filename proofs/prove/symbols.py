@@ -68,7 +68,7 @@ class Needed:
 
 
 class Symbols:
-    """The reading over Z3 terms (see `model.engine.Reading`)."""
+    """The reading over Z3 terms (see `model.language.reading`)."""
 
     def __init__(self, kind: str, rules: Rules, loops: Callable[..., State] | None = None) -> None:
         self.assumed: list[z3.BoolRef] = []

@@ -20,7 +20,7 @@ from slotproof.model.system.allocate_slots import Answer
 from slotproof.proofs.campaign.calls import call_fields, call_name, model_config
 from slotproof.proofs.campaign.monitor import Violation
 from slotproof.proofs.campaign.stories import Story
-from slotproof.proofs.gate.compare import expected_result, usage_of
+from slotproof.proofs.gate.compare import expected_result
 from slotproof.proofs.output.text import call_line, config_line, result_line
 from slotproof.proofs.stories.told import (
     Block,
@@ -40,6 +40,7 @@ from slotproof.proofs.stories.why.broken import named, reason
 from slotproof.proofs.stories.why.decisions import Asked, asked, failure, lines
 from slotproof.proofs.stories.why.scene import Scene
 from slotproof.proofs.stories.why.unwritten import filled_by, slots_written
+from slotproof.proofs.traces.trace import usage_of
 
 STATUS = ("finished", "waiting", "loading", "running", "preempted")
 """By the model's numbers; no request of a story is unknown before it arrives."""

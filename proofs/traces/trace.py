@@ -15,7 +15,6 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from slotproof.impl.protocol import Call, Config, EvictBlocks, Result, Snapshot
-from slotproof.proofs.gate.compare import usage_of
 from slotproof.proofs.output.errors import UserError
 from slotproof.proofs.output.files import write_json
 from slotproof.proofs.traces.itf import from_itf, itf_map, to_itf
@@ -200,3 +199,8 @@ def _check_blocks(blocks: tuple[int, ...], config: Config, place: str) -> None:
     strange = [block for block in blocks if not 0 <= block < config.num_blocks]
     if strange:
         raise ValueError(f"{place}: block {strange[0]} is not in a pool of {config.num_blocks}")
+
+
+def usage_of(num_blocks: int, num_free: int) -> float:
+    """The share of the pool, the null block aside, that is not free."""
+    return 1.0 - num_free / (num_blocks - 1) if num_blocks > 1 else 0.0

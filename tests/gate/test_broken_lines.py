@@ -12,12 +12,12 @@ from types import ModuleType
 
 import pytest
 
-from slotproof import impl
+from slotproof.impl import allocator
 from slotproof.proofs.gate import gate
 from slotproof.proofs.gate.gate import Verdict, campaign
 from slotproof.proofs.gate.isolation import Factory, Isolated
 
-SOURCES = Path(impl.__path__[0])
+SOURCES = Path(allocator.__path__[0])
 
 BROKEN: dict[str, tuple[str, str, str]] = {
     "a pop keeps the hash": (
@@ -78,7 +78,7 @@ BROKEN: dict[str, tuple[str, str, str]] = {
         "num_tokens_main_model // 1)",
     ),
     "idle hits are not counted": (
-        "single_type_kv_cache_manager",
+        "managers.single_type",
         "return num_new + [",
         "return num_new + 0 * [",
     ),
@@ -108,22 +108,22 @@ BROKEN_BATCH: dict[str, tuple[str, str, str]] = {
         "if len(indices) > num_free + 1:",
     ),
     "several blocks filled count as one": (
-        "single_type_kv_cache_manager",
+        "managers.full_attention",
         "if ends == (num_cached + 1).tolist():",
         "if True:",
     ),
     "a new block is not zeroed": (
-        "single_type_kv_cache_manager",
+        "managers.full_attention",
         "ends.tolist())\n        self.new_block_ids.extend(new_blocks)\n",
         "ends.tolist())\n",
     ),
     "no count of the block taken": (
-        "single_type_kv_cache_manager",
+        "managers.full_attention",
         "        counts.takes_at[rows] = np.minimum((ends + 1) * self.block_size, self.max_model_len)\n",
         "",
     ),
     "no count of the block published": (
-        "single_type_kv_cache_manager",
+        "managers.full_attention",
         "        counts.num_cached_blocks[rows] = num_full_blocks\n",
         "",
     ),
@@ -144,8 +144,8 @@ class _Broken(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Imports one module of the implementation with a text replaced."""
 
     def __init__(self, module: str, old: str, new: str) -> None:
-        self.name = f"{impl.__name__}.{module}"
-        source = (SOURCES / f"{module}.py").read_text()
+        self.name = f"{allocator.__name__}.{module}"
+        source = (SOURCES / f"{module.replace('.', '/')}.py").read_text()
         assert source.count(old) == 1, f"{module} has {source.count(old)} times: {old}"
         self.source = source.replace(old, new)
 
@@ -160,11 +160,10 @@ class _Broken(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 def load(broken: _Broken, factory: str = "torch_allocator") -> Factory:
     """A factory of ours, imported anew; this is called in a process of its own."""
-    for name in [name for name in sys.modules if name.startswith(f"{impl.__name__}.")]:
-        if not name.endswith(".protocol"):
-            del sys.modules[name]
+    for name in [name for name in sys.modules if name.startswith(f"{allocator.__name__}.")]:
+        del sys.modules[name]
     sys.meta_path.insert(0, broken)
-    found: Factory = getattr(importlib.import_module(f"{impl.__name__}.torch"), factory)
+    found: Factory = getattr(importlib.import_module(f"{allocator.__name__}.adapter"), factory)
     return found
 
 

@@ -22,7 +22,7 @@ from slotproof.model.language.rules import Rules
 from slotproof.model.language.state import State
 from slotproof.model.scheduling.caller import ACTIONS, Outcome, waits
 from slotproof.model.system.allocate_slots import Ask
-from slotproof.model.system.attention import skipped_tokens
+from slotproof.model.system.attention.group import skipped_tokens
 from slotproof.model.system.prefix_cache import Hits, get_computed_blocks, hits_for
 from slotproof.proofs.prove import arithmetic
 from slotproof.proofs.prove.claims import Claim, as_term, of_state

@@ -13,7 +13,7 @@ from slotproof.model.language.state import NULL_BLOCK, State
 from slotproof.model.running import Running
 from slotproof.model.scheduling.caller import settled
 from slotproof.model.scheduling.worker import executed
-from slotproof.model.system.attention import admission_cap, skipped_blocks
+from slotproof.model.system.attention.group import admission_cap, skipped_blocks
 from slotproof.proofs.campaign.monitor import Violation
 from slotproof.proofs.stories.why import broken_calls, broken_progress
 from slotproof.proofs.stories.why.decisions import Line, counted

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from slotproof.model.claims.admission import most_held
 from slotproof.model.claims.check import covered, idle_hits, slots_asked, watermark_due
 from slotproof.model.system.allocate_slots import Answer
-from slotproof.model.system.attention import skipped_blocks
+from slotproof.model.system.attention.group import skipped_blocks
 from slotproof.proofs.stories.why.scene import Scene
 from slotproof.proofs.stories.why.unwritten import lack
 

@@ -8,7 +8,7 @@ from slotproof.model.claims.admission import missing, most_held
 from slotproof.model.claims.progress import left
 from slotproof.model.scheduling.caller import settled
 from slotproof.model.system.allocate_slots import Answer
-from slotproof.model.system.attention import skipped_blocks
+from slotproof.model.system.attention.group import skipped_blocks
 from slotproof.proofs.stories.why.scene import Scene
 
 

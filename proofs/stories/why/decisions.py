@@ -25,7 +25,7 @@ from slotproof.model.language.state import HAND, NULL_BLOCK, State
 from slotproof.model.running import Integers, Running
 from slotproof.model.scheduling.worker import executed
 from slotproof.model.system.allocate_slots import Answer, Ask, allocate_slots, num_blocks_to_allocate
-from slotproof.model.system.attention import admission_cap, skipped_blocks
+from slotproof.model.system.attention.group import admission_cap, skipped_blocks
 
 Label = Callable[[State, int], str | None]
 """The letter of a block's key in a state."""

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Sequence
-from operator import getitem
-
-import numpy as np
 
 from slotproof.impl.allocator.block_pool import NULL_BLOCK, BlockPool
 from slotproof.impl.allocator.block_table import BlockTable
 from slotproof.impl.allocator.errors import AllocatorError
 from slotproof.impl.allocator.request import Request
-from slotproof.impl.allocator.row_counts import Int64s, RowCounts
+from slotproof.impl.allocator.row_counts import RowCounts
 
 
 class RequestBlocks:
@@ -198,122 +194,3 @@ class SingleTypeKVCacheManager(ABC):
         """Drain the list of blocks to zero."""
         taken, self.new_block_ids = self.new_block_ids, []
         return taken
-
-
-class FullAttentionManager(SingleTypeKVCacheManager):
-    """Every token looks at all before it: a request keeps its blocks until it is freed."""
-
-    def find_longest_cache_hit(self, block_hashes: Sequence[bytes], max_length: int) -> list[int]:
-        """The longest cached prefix. Hashes are chained, so it ends at the first miss."""
-        return self.block_pool.get_cached_prefix(block_hashes[: max_length // self.block_size])
-
-    def get_num_skipped_tokens(self, num_computed_tokens: int) -> int:
-        """None."""
-        return 0
-
-    def remove_skipped_blocks(self, request_id: str, processed_computed_tokens: int) -> None:
-        """None are."""
-
-    def allocate_new_block_each(self, rows: Int64s, tables: Sequence[list[int]]) -> list[int]:
-        """Take a block for the end of each of these tables, in order, and return them.
-
-        Args:
-            rows: int64 [tables], none of them twice.
-            tables: What is in these rows; none reaches max_model_len.
-        """
-        counts = self.counts
-        ends = counts.takes_at[rows] // self.block_size
-        counts.takes_at[rows] = np.minimum((ends + 1) * self.block_size, self.max_model_len)
-        new_blocks = self.block_pool.get_new_blocks(len(rows))
-        # Tables lie far apart: without bytecode in between, waits for memory overlap.
-        deque(map(list.append, tables, new_blocks), maxlen=0)
-        self.block_table.mark_each(rows.tolist(), ends.tolist())
-        self.new_block_ids.extend(new_blocks)
-        return new_blocks
-
-    def cache_blocks_each(
-        self,
-        rows: Int64s,
-        tables: Sequence[list[int]],
-        block_hashes: Sequence[list[bytes]],
-        num_full_blocks: Int64s,
-    ) -> None:
-        """Publish, table by table, the first blocks that are not published yet.
-
-        Args:
-            rows: int64 [tables], none of them twice.
-            tables: What is in these rows.
-            block_hashes: The hashes of the requests that the tables belong to.
-            num_full_blocks: int64 [tables]: how many of their blocks are full and final.
-        """
-        counts = self.counts
-        num_cached = counts.num_cached_blocks[rows]
-        starts, ends = num_cached.tolist(), num_full_blocks.tolist()
-        blocks: list[int] = []
-        hashes: list[bytes] = []
-        if ends == (num_cached + 1).tolist():  # as good as always: one block each
-            blocks.extend(map(getitem, tables, starts))
-            hashes.extend(map(getitem, block_hashes, starts))
-        else:  # drafts have filled several, or what fills a block is not final
-            for table, of_request, start, end in zip(tables, block_hashes, starts, ends, strict=True):
-                blocks += table[start:end]
-                hashes += of_request[start:end]
-            num_full_blocks = np.maximum(num_full_blocks, num_cached)
-        self.block_pool.cache_full_blocks(blocks, hashes)
-        counts.num_cached_blocks[rows] = num_full_blocks
-        counts.fills_at[rows] = (num_full_blocks + 1) * self.block_size - 1
-
-
-class SlidingWindowManager(SingleTypeKVCacheManager):
-    """Every token looks at itself and the `sliding_window - 1` tokens before it.
-
-    Args:
-        block_size: Tokens in a block.
-        block_pool: The pool, which all groups share.
-        block_table: The device's copy of this group's tables.
-        max_model_len: Tokens a request may have.
-        sliding_window: Tokens a window spans.
-        max_in_flight_tokens: Most tokens of one request scheduled and not yet settled.
-    """
-
-    def __init__(
-        self,
-        block_size: int,
-        block_pool: BlockPool,
-        block_table: BlockTable,
-        max_model_len: int,
-        *,
-        sliding_window: int,
-        max_in_flight_tokens: int,
-    ) -> None:
-        super().__init__(block_size, block_pool, block_table, max_model_len)
-        self.sliding_window = sliding_window
-        self._blocks_in_window = -(-(sliding_window - 1) // block_size)
-        # One block more, because a window may start in the middle of its first block.
-        most_tokens = min(sliding_window - 1 + max_in_flight_tokens, max_model_len)
-        self.max_admission_blocks = -(-most_tokens // block_size) + 1
-
-    def find_longest_cache_hit(self, block_hashes: Sequence[bytes], max_length: int) -> list[int]:
-        """The rightmost run of cached blocks that fills the window of the next token, nulls before it.
-
-        Without such a run, the longest cached prefix, whose window starts at the first token.
-        """
-        run: list[int] = []
-        for index in range(max_length // self.block_size - 1, -1, -1):
-            block = self.block_pool.get_cached_block(block_hashes[index])
-            if block is None:
-                run.clear()
-                continue
-            run.append(block)
-            if len(run) == self._blocks_in_window:
-                return [NULL_BLOCK] * index + run[::-1]
-        return run[::-1]
-
-    def cache_blocks(self, request: Request, num_tokens: int) -> None:
-        """As for every group; but a window of one token never looks back, so nothing is cached (0.32.0)."""
-        if self.sliding_window > 1:
-            super().cache_blocks(request, num_tokens)
-
-    def get_num_skipped_tokens(self, num_computed_tokens: int) -> int:
-        """Those before the window of the next token."""
-        return max(0, num_computed_tokens - self.sliding_window + 1)
