@@ -1,7 +1,7 @@
 """The subtle rules of the algorithm, by name, each of which can be switched off.
 
 A *fault* is a model with a rule off. The sources are the lesson ("Allocating Slots: One Call, Traced")
-and vLLM 0.32.0; a number is the public vLLM issue or pull request about a bug of that kind.
+and vLLM 0.32.0; `vllm#N` is the public vLLM issue or pull request about a bug of that kind.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Rules:
     whole_prompt_must_fit: bool = _rule("stage 0", "an admission is refused unless its whole prompt fits")
     whole_prompt_pays_watermark: bool = _rule("stage 0", "the whole-prompt check adds the watermark too")
     whole_prompt_caps_window: bool = _rule(
-        "stage 0", "the whole-prompt check asks no more than a window can hold at once (39734)", _WINDOW
+        "stage 0", "the whole-prompt check asks no more than a window can hold at once (vllm#39734)", _WINDOW
     )
     watermark_on_admission: bool = _rule("stage 0", "waiting and preempted requests pay the watermark")
     watermark_spares_running: bool = _rule("stage 0", "a running request never pays the watermark")
@@ -37,27 +37,33 @@ class Rules:
         "stage 1", "a window's old blocks are given back before the count", _WINDOW
     )
     release_processed_only: bool = _rule(
-        "stage 1", "the window is released on processed tokens, not on tokens in flight (47728)", _WINDOW
+        "stage 1", "the window is released on processed tokens, not on tokens in flight (vllm#47728)", _WINDOW
     )
 
-    count_idle_hits: bool = _rule("stage 2", "a hit that sits in the free queue counts as a block (11565)")
+    count_idle_hits: bool = _rule(
+        "stage 2", "a hit that sits in the free queue counts as a block (vllm#11565)"
+    )
     count_hits_in_window_only: bool = _rule(
         "stage 2", "a hit outside the window is neither counted nor adopted", _WINDOW
     )
     count_step_uncapped: bool = _rule(
-        "stage 2", "the step's count is what the step will take, without the window's cap (45856)", _WINDOW
+        "stage 2",
+        "the step's count is what the step will take, without the window's cap (vllm#45856)",
+        _WINDOW,
     )
     keep_reserved: bool = _rule("stage 2", "the reserved blocks stay free")
     lookahead_gets_slots: bool = _rule("stage 2", "lookahead tokens get slots as new ones do")
     slots_end_at_max_model_len: bool = _rule("stage 2", "no slots are given past max_model_len")
-    check_before_commit: bool = _rule("stage 2", "nothing is touched before the check has passed (11565)")
+    check_before_commit: bool = _rule(
+        "stage 2", "nothing is touched before the check has passed (vllm#11565)"
+    )
 
     touch_references: bool = _rule("stage 3", "touching a hit adds a reference")
     touch_leaves_queue: bool = _rule("stage 3", "touching an idle hit removes it from the free queue")
     new_from_front: bool = _rule("stage 3", "new blocks come from the front of the free queue")
     popping_evicts: bool = _rule("stage 3", "a block loses its hash when it is popped")
 
-    hash_final_tokens_only: bool = _rule("stage 4", "hashes stop at request.num_tokens (18668)")
+    hash_final_tokens_only: bool = _rule("stage 4", "hashes stop at request.num_tokens (vllm#18668)")
     hash_full_blocks_only: bool = _rule("stage 4", "only full blocks are hashed")
     delay_cache_blocks: bool = _rule(
         "stage 4", "a delayed load's blocks are hashed when it has arrived, not before"
@@ -76,7 +82,9 @@ class Rules:
 
     key_covers_prefix: bool = _rule("keys", "a block's key covers every token before it")
     key_covers_salt: bool = _rule("keys", "a block's key covers the cache salt")
-    key_tags_kinds: bool = _rule("keys", "a LoRA name and a cache salt of one text differ in a key (44701)")
+    key_tags_kinds: bool = _rule(
+        "keys", "a LoRA name and a cache salt of one text differ in a key (vllm#44701)"
+    )
 
     def without(self, *names: str) -> Rules:
         """These rules with some switched off. Raises KeyError for a name that is no rule."""

@@ -115,8 +115,8 @@ FAULTS = (
         "count_idle_hits",
         "no-rollback",
         "Capacity is checked without the hits that sit in the free queue. Touching them uses up the very "
-        "blocks the check had counted as free, and taking the new ones fails half way. The review of pull "
-        "request 11565 names this as what moving the check alone would bring.",
+        "blocks the check had counted as free, and taking the new ones fails half way. The review of "
+        "vllm#11565 names this as what moving the check alone would bring.",
         "vllm-11565-count",
         (11565,),
     ),
@@ -185,7 +185,7 @@ FAULTS = (
         "hash_final_tokens_only",
         "drafts-never-hashed",
         "Hashes reach over draft tokens. If the drafts are rejected, the prefix cache offers KV of tokens "
-        "that the request never had. Pull request 18668 reworked how far hashes may reach beside drafts "
+        "that the request never had. vllm#18668 reworked how far hashes may reach beside drafts "
         "(they had stopped too early); 0.32.0 stops at request.num_tokens.",
         "vllm-18668",
         (18668,),

@@ -75,7 +75,7 @@ def test_a_pipe_gets_a_line_a_fault() -> None:
         "no-rollback",
         "vllm-45856",
     ]
-    assert any(line.startswith("#42571: ") for line in lines)
+    assert any(line.startswith("vllm#42571: ") for line in lines)
     assert "\x1b" not in result.stdout
 
 
@@ -96,7 +96,7 @@ def test_one_is_shown_by_name_or_alias(name: str) -> None:
     assert result.stdout.splitlines() == [
         "count_idle_hits (vllm-11565-count)",
         NAMED["count_idle_hits"].description,
-        "missing (stage 2): a hit that sits in the free queue counts as a block (11565)",
+        "missing (stage 2): a hit that sits in the free queue counts as a block (vllm#11565)",
         f"falls: no-rollback: {STATEMENTS['no-rollback'].text}",
         "see: https://github.com/vllm-project/vllm/issues/11565",
         "its story: slotproof explore --without count_idle_hits",

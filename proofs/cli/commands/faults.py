@@ -72,7 +72,7 @@ def show_all(console: Console) -> None:
     say(console, "")
     say(console, "Not told yet:")
     for issue, why in LEFT_OUT.items():
-        say(console, f"#{issue}: {why}")
+        say(console, f"vllm#{issue}: {why}")
     say(console, "")
     say(console, "`slotproof faults NAME` shows one, `slotproof explore --without NAME` its shortest story.")
 
