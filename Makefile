@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 VLLM_READY := $(VLLM_VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help check test gate-vllm lint format wheel clean
+.PHONY: help check test test-all gate-vllm lint format wheel clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -18,8 +18,11 @@ check: $(READY) ## prove every statement, then gate our implementation
 	$(VENV)/bin/slotproof prove
 	$(VENV)/bin/slotproof gate --impl torch --calls 4000 --seed 1
 
-test: $(READY) ## run the tests
-	$(VENV)/bin/pytest -n 2
+test: $(READY) ## run the tests, but for those marked slow
+	$(VENV)/bin/pytest -n 2 --dist loadfile -m 'not slow'
+
+test-all: $(READY) ## run all tests
+	$(VENV)/bin/pytest -n 2 --dist loadfile
 
 gate-vllm: $(VLLM_READY) ## gate real vLLM 0.32.0 (its own environment, about 4 GB) and run its tests
 	$(VLLM_VENV)/bin/slotproof gate --impl vllm --calls 20000 --seed 1

@@ -13,8 +13,9 @@ from slotproof.proofs.explore.explore import engines, explore_faults
 CALLS = {"evict_blocks": 4, "release": 4, "hits": 4, "lookahead": 3, "reserve": 3, "drop": 4}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ALLOWANCES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (CALLS[name] > 3)) for name in ALLOWANCES]
+)
 def test_without_its_need_a_statement_is_false(name: str) -> None:
     allowed = ALLOWANCES[name]
     bounds = Bounds(calls=5, actions=(*CORE, *LOADS, *RARE), seconds=300)

@@ -3,6 +3,8 @@ story, or finds a shorter one, is seen here."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from slotproof.model.language.rules import Rules
@@ -53,8 +55,12 @@ def test_every_fault_is_here() -> None:
     assert len(CALLS) >= 20
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def _param(fault: Fault) -> Any:
+    """A story of two calls is soon found."""
+    return pytest.param(fault, id=fault.name, marks=[pytest.mark.slow] * (CALLS[fault.name] > 2))
+
+
+@pytest.mark.parametrize("fault", [_param(fault) for fault in FAULTS])
 def test_the_shortest_story_of_a_fault(fault: Fault) -> None:
     bounds = Bounds(calls=6, actions=(*CORE, *LOADS, *RARE), seconds=300)
     answer = explore_faults(fault.bent, (fault.statement,), engines(None), bounds)

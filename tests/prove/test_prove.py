@@ -63,9 +63,13 @@ def test_what_is_not_proved_is_unknown_and_wins_over_proved() -> None:
     assert prove._worst([]) == prove.UNKNOWN
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_group_proves_falsehood(kind: str) -> None:
-    """From consistent assumptions `False` does not follow."""
+    """From consistent assumptions `False` does not follow, with all the effort that a proof may take.
+
+    Every proof looks for it with less (`is_consistent`), and says `vacuous` if it finds it.
+    """
     with multiprocessing.get_context("fork").Pool(1) as workers:
         assert workers.apply(_inconsistent, (kind,)) == []
 
@@ -185,5 +189,6 @@ def test_without_a_rule_a_statement_falls_by_a_story_that_needs_the_fault(rule: 
         assert tell(story.config, story.calls, Rules(), statement) is None
 
 
-def test_stories_are_the_same_every_time() -> None:
+def test_stories_are_the_same_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slotproof.proofs.campaign.stories.ENOUGH_CALLS", 500)
     assert find(Rules().without("new_from_front")) == find(Rules().without("new_from_front"))
