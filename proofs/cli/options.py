@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from slotproof.proofs.gate.isolation import CALL_SECONDS
+from slotproof.proofs.gate.isolation import PATIENCE
 
 
 class Seconds(click.FloatRange):
@@ -43,8 +43,8 @@ device = click.option(
 patience = click.option(
     "--patience",
     type=Seconds(),
-    default=CALL_SECONDS,
+    default=PATIENCE,
     show_default=True,
     metavar="SECONDS",
-    help="The longest that one call may take.",
+    help="The longest that one call, or importing the implementation, may take.",
 )

@@ -20,6 +20,7 @@ from slotproof.model.running import ContractError, Running
 from slotproof.proofs.campaign.calls import call_fields, model_config
 from slotproof.proofs.campaign.stories import Story, made_small, simplified, tell
 from slotproof.proofs.explore.bounded import Bounds, Goal, breaks, reaches, search
+from slotproof.proofs.output.words import counted, verb
 from slotproof.proofs.prove.symbols import SLIDING_WINDOW
 
 ENGINES = (
@@ -118,5 +119,6 @@ def _holds(
 def _shortest(configs: tuple[Config, ...], rules: Rules, goal: Goal, bounds: Bounds) -> Answer:
     found = search(configs, rules, goal, bounds)
     blocks = ", ".join(str(config.num_blocks - 1) for config in configs)
-    searched = f"{bounds.requests} requests, {found.depth} calls, engines of {blocks} usable blocks"
+    most = f"{counted(bounds.requests, 'request')}, {counted(found.depth, 'call')}"
+    searched = f"{most}, {verb(len(configs), 'an engine', 'engines')} of {blocks} usable blocks"
     return Answer(found.config, found.calls or (), None, searched, not found.out_of_time)

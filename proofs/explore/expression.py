@@ -7,7 +7,8 @@ algebra, so it can be evaluated on a running state and searched for by Z3.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -17,12 +18,21 @@ from slotproof.model.language.state import LOADING, PREEMPTED, RUNNING, WAITING,
 from slotproof.model.scheduling.worker import is_written
 from slotproof.proofs.output.errors import UserError
 
+MAX_WORDS = 500
+"""Names, numbers and signs of an expression, at most."""
+MAX_DEPTH = 40
+"""Brackets, signs and `not`s within one another, at most: each is some calls deep in Python."""
+SHOWN = 80
+"""Characters of an expression that a message shows."""
+
 
 class ExpressionError(UserError):
     """The expression is none; the message points at the character."""
 
     def __init__(self, text: str, position: int, what: str) -> None:
-        super().__init__(f"{text!r}, character {position + 1}: {what}")
+        start = max(0, position - SHOWN // 2)
+        part = text if len(text) <= SHOWN else f"…{text[start : start + SHOWN]}…"
+        super().__init__(f"{part!r}, character {position + 1}: {what}")
         self.position = position
 
 
@@ -121,10 +131,25 @@ class _Parser:
                 raise ExpressionError(text, start, f"{text[start]!r} has no meaning here")
             self.tokens.append((match.start(match.lastindex or 0), match.group(match.lastindex or 0)))
             position = match.end()
+            if len(self.tokens) > MAX_WORDS:
+                at = self.tokens[-1][0]
+                raise ExpressionError(
+                    text, at, f"too long: {MAX_WORDS} names, numbers and signs are the most"
+                )
         self.next = 0
+        self.depth = 0
 
     def error(self, position: int, what: str) -> ExpressionError:
         return ExpressionError(self.text, position, what)
+
+    @contextmanager
+    def within(self, position: int) -> Iterator[None]:
+        """One bracket, sign or `not` further in."""
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise self.error(position, f"nested too deep: {MAX_DEPTH} within one another are the most")
+        yield
+        self.depth -= 1
 
     @property
     def here(self) -> int:
@@ -171,7 +196,8 @@ class _Parser:
     def negation(self) -> _Part:
         position = self.here
         if self.take("not"):
-            a = self.truth(self.negation())
+            with self.within(position):
+                a = self.truth(self.negation())
             return _Part(position, truth=lambda s: negate(a(s)))
         return self.comparison()
 
@@ -205,13 +231,15 @@ class _Parser:
     def factor(self) -> _Part:
         position, token = self.here, self.peek()
         if self.take("("):
-            inner = self.either()
+            with self.within(position):
+                inner = self.either()
             if not self.take(")"):
                 raise self.error(self.here, "`)` is missing")
             return _Part(position, inner.truth, inner.number)
         if self.take("-"):
-            zero = _Part(position, number=lambda s: Number(0))
-            return _Part(position, number=_added(self.number(zero), self.number(self.factor()), -1))
+            with self.within(position):
+                a = self.number(self.factor())
+            return _Part(position, number=_added(lambda s: Number(0), a, -1))
         if token[:1].isdigit():
             self.next += 1
             value = Fraction(token)

@@ -13,6 +13,7 @@ from slotproof.impl.protocol import Allocate, Call, ResetPrefixCache, Result, Sn
 from slotproof.model.language.state import State
 from slotproof.model.running import Running
 from slotproof.model.scheduling.caller import Outcome
+from slotproof.proofs.output.words import one_line
 from slotproof.proofs.traces.trace import usage_of
 
 USAGE_TOLERANCE = 1e-9
@@ -53,7 +54,7 @@ def difference(field: str, expected: object, got: object) -> Difference:
 
 
 def _short(value: object) -> str:
-    text = " ".join((value if isinstance(value, str) else repr(value)).split())
+    text = one_line(value if isinstance(value, str) else repr(value))
     return text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"
 
 

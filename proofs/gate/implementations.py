@@ -10,6 +10,7 @@ from functools import partial, reduce
 from slotproof.impl.protocol import Config
 from slotproof.proofs.gate.isolation import Factory, Load
 from slotproof.proofs.output.errors import UserError
+from slotproof.proofs.output.words import error_line
 
 
 def loader(name: str, device: str = "cpu") -> Load:
@@ -58,8 +59,8 @@ def _load_named(module: str, attribute: str) -> Factory:
     name = f"--impl {module}:{attribute}"
     try:
         found = importlib.import_module(module)
-    except Exception as error:
-        raise UserError(f"{name}: {module} cannot be imported: {type(error).__name__}: {error}") from None
+    except (Exception, SystemExit) as error:
+        raise UserError(f"{name}: {module} cannot be imported: {error_line(error)}") from None
     try:
         factory: Factory = reduce(getattr, attribute.split("."), found)  # type: ignore[assignment]
     except AttributeError:

@@ -21,15 +21,14 @@ import msgspec
 
 from slotproof.impl.protocol import Allocator, Call, Config, Result, Snapshot
 from slotproof.proofs.output.errors import UserError
+from slotproof.proofs.output.words import error_line, one_line
 
 Factory: TypeAlias = Callable[[Config], Allocator]
 Load: TypeAlias = Callable[[], Factory]
 """Imports an implementation and returns its factory; called in the implementation's own process."""
 
-CALL_SECONDS = 30.0
-"""The longest that a call or a factory may take."""
-LOAD_SECONDS = 300.0
-"""The longest that importing an implementation may take."""
+PATIENCE = 60.0
+"""Seconds that a call, a factory, or importing an implementation may take."""
 MAX_REPLY = 1 << 28
 
 
@@ -89,13 +88,16 @@ class Isolated:
 
     Args:
         load: imports the implementation, in that process.
-        call_seconds: the longest that a call may take.
+        patience: the seconds that a call, the factory or the import may take.
     """
 
-    def __init__(self, load: Load, call_seconds: float = CALL_SECONDS) -> None:
+    def __init__(self, load: Load, patience: float = PATIENCE) -> None:
         self._load = load
-        self._call_seconds = call_seconds
+        self._patience = patience
         self._process: _Process | None = None
+        self._unread = 0
+        """Replies of the last run that nobody wanted. They are read before the next one, not at once: whoever
+        is interrupted does not wait for a call that hangs."""
 
     def run(self, config: Config, calls: list[Call]) -> Generator[Reply | Fault, None, None]:
         """Drive a fresh allocator: its initial state, then a reply for each call; a Fault is the last.
@@ -105,27 +107,22 @@ class Isolated:
         Raises:
             CannotStart: there is no allocator to drive.
         """
+        self._drain()
         self.start()
         process = self._process
         assert process is not None
         process.send(msgspec.msgpack.encode(Job(config, tuple(calls))))
-        left = len(calls) + 1
-        try:
-            while left:
-                what = "factory" if left > len(calls) else "call"
-                message = self._receive(process, self._call_seconds, what)
-                left -= 1
-                if isinstance(message, _Error):
-                    left = 0
-                    if message.start:
-                        raise CannotStart(message.text)
-                    message = Fault(message.kind, message.text)
-                assert not isinstance(message, _Ready)
-                yield message
-                if isinstance(message, Fault):
-                    return
-        finally:
-            self._drain(process, left)
+        self._unread = len(calls) + 1
+        while self._unread:
+            message = self._receive(process, "factory" if self._unread > len(calls) else "call")
+            if isinstance(message, _Error):
+                if message.start:
+                    raise CannotStart(message.text)
+                message = Fault(message.kind, message.text)
+            assert not isinstance(message, _Ready)
+            yield message
+            if isinstance(message, Fault):
+                return
 
     def start(self) -> None:
         """Start the process and import the implementation, unless that is done.
@@ -136,41 +133,49 @@ class Isolated:
         if self._process is not None:
             return
         self._process = _Process(self._load)
-        ready = self._receive(self._process, LOAD_SECONDS, "import")
+        ready = self._receive(self._process, "import")
         if not isinstance(ready, _Ready):
             self.close()
             assert not isinstance(ready, Reply)
-            raise CannotStart(ready.text)
+            hung = isinstance(ready, Fault) and ready.kind is Kind.HUNG
+            raise CannotStart(ready.text + (": --patience gives it longer" if hung else ""))
 
     def close(self) -> None:
         """End the process."""
         if self._process is not None:
             self._process.end(patience=0.0)
             self._process = None
+        self._unread = 0
 
-    def _receive(self, process: _Process, seconds: float, what: str) -> Reply | Fault | _Ready | _Error:
-        """The next message; a process that no longer can give one is ended."""
+    def _receive(self, process: _Process, what: str) -> Reply | Fault | _Ready | _Error:
+        """The next message, and one less unread; a process that no longer can give one is ended."""
         try:
-            data = process.receive(seconds)
+            data = process.receive(self._patience)
         except TimeoutError:
             self.close()
-            return Fault(Kind.HUNG, f"the {what} hung for {seconds:g} s")
+            return Fault(Kind.HUNG, f"the {what} hung for {self._patience:g} s")
         except EOFError:
-            self._process = None
-            return Fault(Kind.DIED, f"the process died ({process.end(patience=1.0)})")
+            self._process, self._unread = None, 0
+            during = " during the import" if what == "import" else ""
+            return Fault(Kind.DIED, f"the process died{during} ({process.end(patience=1.0)})")
         except ValueError as error:
             self.close()
             return Fault(Kind.NONSENSE, f"nonsense: {error}")
+        self._unread = max(0, self._unread - 1)
         try:
-            return _REPLIES.decode(data[1:]) if data[:1] == b"r" else _CONTROL.decode(data[1:])
+            if data[:1] == b"r":
+                return _REPLIES.decode(data[1:])
+            message = _CONTROL.decode(data[1:])
         except (msgspec.MsgspecError, ValueError) as error:
-            return Fault(Kind.NONSENSE, f"nonsense: {_one_line(error)}")
+            return Fault(Kind.NONSENSE, f"nonsense: {error_line(error)}")
+        if isinstance(message, _Error):  # the last of its job
+            self._unread = 0
+        return message
 
-    def _drain(self, process: _Process, left: int) -> None:
-        """Replies that nobody wants are read, so that the process is free for the next job."""
-        while left and self._process is process:
-            message = self._receive(process, self._call_seconds, "call")
-            left = 0 if isinstance(message, _Error) else left - 1
+    def _drain(self) -> None:
+        """Replies that nobody wanted are read, so that the process is free for the next job."""
+        while self._unread and self._process is not None:
+            self._receive(self._process, "call")
 
 
 class _Process:
@@ -284,7 +289,8 @@ def _serve_jobs(load: Load, jobs: int, replies: int) -> None:
     try:
         factory = load()
     except BaseException as error:
-        _control(replies, _Error(Kind.RAISED, _one_line(error), start=True))
+        text = one_line(str(error)) if isinstance(error, UserError) else error_line(error)
+        _control(replies, _Error(Kind.RAISED, text, start=True))
         return
     _control(replies, _Ready())
     while data := _read(jobs):
@@ -298,7 +304,7 @@ def _work(factory: Factory, job: Job, replies: int) -> _Error | None:
     try:
         allocator = factory(job.config)
     except BaseException as error:
-        return _Error(Kind.RAISED, f"the factory raised {_one_line(error)} for {job.config}", start=True)
+        return _Error(Kind.RAISED, f"the factory raised {error_line(error)} for {job.config}", start=True)
     encode = msgspec.msgpack.Encoder().encode
     result: Any = Result()
     for call in (None, *job.calls):
@@ -307,15 +313,14 @@ def _work(factory: Factory, job: Job, replies: int) -> _Error | None:
                 result = allocator.step(call)
             state = allocator.snapshot()
         except BaseException as error:
-            return _Error(Kind.RAISED, f"raised {_one_line(error)}")
+            return _Error(Kind.RAISED, f"raised {error_line(error)}")
         for value, type_ in ((result, Result), (state, Snapshot)):
             if not isinstance(value, type_):
-                text = " ".join(repr(value).split())[:80]
-                return _Error(Kind.NONSENSE, f"nonsense: {text} is no {type_.__name__}")
+                return _Error(Kind.NONSENSE, f"nonsense: {_shown(value)} is no {type_.__name__}")
         try:
             data = encode(Reply(result, state))
         except Exception as error:
-            return _Error(Kind.NONSENSE, f"nonsense: {_one_line(error)}")
+            return _Error(Kind.NONSENSE, f"nonsense: {error_line(error)}")
         _write(replies, b"r" + data)
     return None
 
@@ -324,8 +329,8 @@ def _control(replies: int, message: _Ready | _Error) -> None:
     _write(replies, b"c" + msgspec.msgpack.encode(message))
 
 
-def _one_line(error: BaseException) -> str:
-    text = " ".join(str(error).split())
-    if isinstance(error, UserError):
-        return text
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+def _shown(value: object) -> str:
+    try:
+        return one_line(repr(value))[:80]
+    except Exception:
+        return f"a {type(value).__name__}"

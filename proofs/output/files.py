@@ -18,6 +18,8 @@ STANDARD_OUTPUT = Path("-")
 def check_writable(path: Path) -> None:
     """Raises UserError if the file cannot be written. The path `-` is standard output."""
     if path == STANDARD_OUTPUT:
+        if getattr(sys.stdout, "name", "") == os.devnull:
+            raise UserError("-: standard output is closed: name a file")
         return
     if path.is_dir():
         raise UserError(f"{path}: is a folder: name a file in it")

@@ -8,6 +8,7 @@ blocks alone, and without the usage, which is 1 - free / (blocks - 1).
 
 from __future__ import annotations
 
+import codecs
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -115,6 +116,10 @@ def read_trace(path: Path) -> Trace:
         data = path.read_bytes()
     except OSError as error:
         raise TraceError(f"{path}: cannot be read: {error.strerror}") from None
+    if data.startswith((codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise TraceError(
+            f"{path}: not a trace: it starts with a byte-order mark: save it as UTF-8 without one"
+        )
     try:
         return _from_file(msgspec.convert(from_itf(msgspec.json.decode(data)), _File))
     except RecursionError:

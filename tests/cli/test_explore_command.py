@@ -42,7 +42,14 @@ def test_nothing_found_is_said_with_how_far_it_was_looked(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(monkeypatch, "--reach", "free > 4", "--kind", "full", "--depth", "1") == 1
-    assert "nothing found: 2 requests, 1 calls" in capsys.readouterr().out
+    assert "nothing found: 2 requests, 1 call, engines of 4, 4" in capsys.readouterr().out
+
+
+def test_a_lack_of_time_names_the_option_that_gives_more(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "--reach", "free > 9", "--time", "0.001") == 3
+    assert "nothing found before time ran out (--time gives it longer): " in capsys.readouterr().out
 
 
 def test_a_setting_is_fixed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import subprocess
 import sys
@@ -67,6 +68,8 @@ def factory_babbles(config):
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A current folder with a user's module in it."""
     (tmp_path / "mine.py").write_text(ALLOCATORS)
+    (tmp_path / "quits.py").write_text("import sys\nsys.exit('bye')")
+    (tmp_path / "marked.json").write_bytes(codecs.BOM_UTF8 + b"{}")
     (tmp_path / "broken_module.py").write_text("import nothing_of_this_name")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(gate, "SHRINK_TRIES", 50)
@@ -92,7 +95,7 @@ def test_agreement(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
     out, err = capsys.readouterr()
     assert out.startswith(f"{MODEL} agrees with the model: 4000 calls in ")
     assert (out.count("\n"), err) == (1, "")
-    assert sorted(path.name for path in folder.iterdir() if path.is_file()) == ["broken_module.py", "mine.py"]
+    assert not list(folder.glob("slotproof*"))
 
 
 def test_a_difference_is_told_and_replays(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
@@ -180,6 +183,7 @@ USAGE: dict[str, tuple[list[str], str]] = {
     "an unknown one": (["gate", "--impl", "jax"], "--impl jax: name torch, vllm, or MODULE:FACTORY"),
     "no module": (["gate", "--impl", "nowhere:f"], "nowhere cannot be imported: ModuleNotFoundError"),
     "a module that fails": (["gate", "--impl", "broken_module:f"], "No module named 'nothing_of_this_name'"),
+    "a module that quits": (["gate", "--impl", "quits:f"], "quits cannot be imported: SystemExit: bye"),
     "no attribute": (["gate", "--impl", "mine:nothing"], "mine has no nothing"),
     "no factory": (["gate", "--impl", "mine:number"], "it is no factory"),
     "a factory that raises": (
@@ -199,6 +203,10 @@ USAGE: dict[str, tuple[list[str], str]] = {
     "no trace": (["replay"], "Missing argument 'TRACE'"),
     "a trace that is not there": (["replay", "nowhere.json"], "nowhere.json: cannot be read: No such file"),
     "a trace that is none": (["replay", "mine.py"], "mine.py: not a trace: JSON is malformed"),
+    "a byte-order mark": (
+        ["replay", "marked.json"],
+        "marked.json: not a trace: it starts with a byte-order mark",
+    ),
     "an unknown command": (["gaet"], "No such command 'gaet'"),
     "an unknown option": (["gate", "--implementation", "torch"], "No such option"),
 }

@@ -55,6 +55,16 @@ def test_nan_is_no_number_of_seconds(option: str) -> None:
     assert "nan is no number of seconds" in done.stderr
 
 
+def test_standard_output_may_be_closed() -> None:
+    for command, code, said in (
+        ("lesson", 0, ""),
+        ("lesson --json -", 2, "slotproof: -: standard output is closed: name a file\n"),
+    ):
+        shell = f"{SLOTPROOF} {command} >&-"
+        done = subprocess.run(["bash", "-c", shell], stderr=subprocess.PIPE, text=True, check=False)
+        assert (done.returncode, done.stderr) == (code, said)
+
+
 def test_standard_output_is_for_one_report() -> None:
     command = [SLOTPROOF, "gate", "--impl", "torch", "--json", "-", "--junit", "-"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from slotproof.model.running import Running
-from slotproof.proofs.explore.expression import NUMBERS, OF_REQUEST, ExpressionError, parse
+from slotproof.proofs.explore.expression import (
+    MAX_DEPTH,
+    MAX_WORDS,
+    NUMBERS,
+    OF_REQUEST,
+    ExpressionError,
+    parse,
+)
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +74,11 @@ def test_what_is_written_counts_no_more() -> None:
         ("waiting(r1) + 1 == 2", 1, "a condition stands where a number is needed"),
         ("free == 0 and", 14, "something is missing"),
         ("__import__('os')", 12, "has no meaning here"),
+        ("(" * 100 + "free == 0" + ")" * 100, 41, "nested too deep"),
+        ("(" * 5000 + "free == 0" + ")" * 5000, 501, "too long"),
+        ("not " * 100 + "free == 0", 161, "nested too deep"),
+        ("-" * 100 + "free == 0", 41, "nested too deep"),
+        (" and ".join(["free == 0"] * 3000), 1751, "too long"),
     ],
 )
 def test_a_wrong_expression_points_at_the_character(text: str, character: int, says: str) -> None:
@@ -75,6 +87,14 @@ def test_a_wrong_expression_points_at_the_character(text: str, character: int, s
     assert error.value.position + 1 == character
     assert says in str(error.value)
     assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 200
+
+
+def test_the_longest_expressions_are_understood(running: Running) -> None:
+    nested = "(" * MAX_DEPTH + "free == 0" + ")" * MAX_DEPTH
+    long = " and ".join(["free >= 0"] * (MAX_WORDS // 4))
+    assert parse(nested, 2)(running.state) in (True, False)
+    assert parse(long, 2)(running.state) is True
 
 
 @pytest.mark.parametrize("name", [*NUMBERS, *OF_REQUEST])

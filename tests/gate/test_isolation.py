@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -43,6 +44,26 @@ def fail() -> None:
     raise RuntimeError("out of\ncheese")
 
 
+class Mute(Exception):
+    """Says nothing, not even when asked."""
+
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+class MuteAnswer:
+    def __repr__(self) -> str:
+        raise RuntimeError
+
+
+def fail_in_silence() -> None:
+    raise Mute
+
+
+def fail_in_colour() -> None:
+    raise RuntimeError("\x1b[31mred\x07 \x9b2J\ud800")
+
+
 def hang() -> None:
     time.sleep(60)
 
@@ -65,6 +86,16 @@ def fork_and_die() -> None:
 
 FAULTS: dict[str, tuple[Callable[[], Any], Kind, str]] = {
     "raises": (fail, Kind.RAISED, "raised RuntimeError: out of cheese"),
+    "raises what cannot be told": (
+        fail_in_silence,
+        Kind.RAISED,
+        "raised Mute, whose text cannot be had: its __str__ raises RuntimeError",
+    ),
+    "raises what a terminal would obey": (
+        fail_in_colour,
+        Kind.RAISED,
+        "raised RuntimeError: \N{REPLACEMENT CHARACTER}[31mred\N{REPLACEMENT CHARACTER} ",
+    ),
     "exits": (lambda: sys.exit(3), Kind.RAISED, "raised SystemExit: 3"),
     "interrupts": (lambda: exec("raise KeyboardInterrupt"), Kind.RAISED, "raised KeyboardInterrupt"),
     "hangs": (hang, Kind.HUNG, "the call hung for 2 s"),
@@ -76,6 +107,7 @@ FAULTS: dict[str, tuple[Callable[[], Any], Kind, str]] = {
     ),
     "dies and leaves a child": (fork_and_die, Kind.DIED, "the process died (exit code 4)"),
     "answers a word": (lambda: "banana", Kind.NONSENSE, "nonsense: 'banana' is no Result"),
+    "answers what cannot be shown": (MuteAnswer, Kind.NONSENSE, "nonsense: a MuteAnswer is no Result"),
     "answers nothing": (lambda: None, Kind.NONSENSE, "nonsense: None is no Result"),
     "answers wrong types": (
         wrong_types,
@@ -99,7 +131,7 @@ def test_a_fault_is_told_in_one_line(act: Callable[[], Any], kind: Kind, text: s
     assert isinstance(fault, Fault)
     assert fault.kind is kind
     assert fault.text.startswith(text)
-    assert "\n" not in fault.text
+    assert fault.text.isprintable()
 
 
 def test_no_fault_no_trouble() -> None:
@@ -124,6 +156,34 @@ def test_replies_that_nobody_wants_are_not_taken_for_the_next_run() -> None:
         reply = next(isolated.run(other, []))
     assert isinstance(reply, Reply)
     assert len(reply.state.ref_cnt) == 9
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def interrupt_soon() -> None:
+    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+
+
+@pytest.mark.parametrize("act", [interrupt, interrupt_soon])
+def test_an_interrupt_does_not_wait_for_a_call_that_hangs(act: Callable[[], None]) -> None:
+    """It may come while the reply before is looked at, or while the reply is waited for."""
+
+    def drive() -> None:
+        with (
+            closing(Isolated(lambda: allocator(hang), 60)) as isolated,
+            closing(isolated.run(CONFIG, CALLS)) as replies,
+        ):
+            next(replies)
+            next(replies)
+            act()
+            next(replies)
+
+    start = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        drive()
+    assert time.monotonic() - start < 1
 
 
 def test_what_an_implementation_prints_is_not_on_standard_output(capfd: pytest.CaptureFixture[str]) -> None:
@@ -163,7 +223,12 @@ def test_a_snapshot_that_is_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("load", "text"), [(fail, "RuntimeError: out of cheese"), (lambda: os._exit(1), "the process died")]
+    ("load", "text"),
+    [
+        (fail, "^RuntimeError: out of cheese$"),
+        (lambda: os._exit(1), "^the process died during the import"),
+        (hang, "^the import hung for 2 s: --patience gives it longer$"),
+    ],
 )
 def test_an_implementation_that_cannot_be_imported(load: Callable[[], Any], text: str) -> None:
     with closing(Isolated(load, PATIENCE)) as isolated, pytest.raises(CannotStart, match=text):

@@ -25,11 +25,12 @@ from slotproof.proofs.explore.questions import QUESTIONS
 from slotproof.proofs.faults.catalogue import FAULTS, NAMED
 from slotproof.proofs.gate.compare import Strictness
 from slotproof.proofs.gate.implementations import loader
-from slotproof.proofs.gate.isolation import CALL_SECONDS, Isolated
+from slotproof.proofs.gate.isolation import Isolated
 from slotproof.proofs.gate.oracle import expect, trace_of
 from slotproof.proofs.gate.replay import run_again
 from slotproof.proofs.output.errors import Exit, UserError
 from slotproof.proofs.output.files import STANDARD_OUTPUT, check_writable, write_json
+from slotproof.proofs.output.words import counted
 from slotproof.proofs.prove.symbols import KINDS
 from slotproof.proofs.stories.generated_test import write_test
 from slotproof.proofs.stories.page import write_page
@@ -48,6 +49,7 @@ SETTINGS = {
     "in_flight": "max_in_flight_tokens",
 }
 """What --set can fix, and what a configuration calls it; `blocks` includes the null block."""
+LONGER = " before time ran out (--time gives it longer)"
 
 
 @click.command()
@@ -95,6 +97,7 @@ SETTINGS = {
 @click.option(
     "--impl", metavar="torch|vllm|MODULE:FACTORY", help="Replay the calls on it, as they should go."
 )
+@options.patience
 @click.option("--full", is_flag=True, help="Show whole states, not only what changed.")
 @click.option(
     "--html", "page", type=click.Path(path_type=Path), metavar="FILE", help="Write the story as a page."
@@ -129,6 +132,7 @@ def explore(
     seconds: float,
     seed: int,
     impl: str | None,
+    patience: float,
     full: bool,
     page: Path | None,
     trace: Path | None,
@@ -185,7 +189,7 @@ def explore(
         told = _told(answer, rules, reach)
         print_story(console, told, full)
         _write(answer, told, rules, page, trace, test)
-        if impl is not None and not _agrees(console, impl, answer):
+        if impl is not None and not _agrees(console, impl, patience, answer):
             return Exit.BAD
     _conclude(console, answer)
     if json_file is not None:
@@ -236,10 +240,11 @@ def _told(answer: Answer, rules: Rules, reach: str | None) -> Told:
 
 def _conclude(console: Console, answer: Answer) -> None:
     if answer.config is None:
-        cut = "" if answer.complete else " before time ran out"
-        console.print(f"nothing found{cut}: {answer.searched}", markup=False)
+        console.print(f"nothing found{'' if answer.complete else LONGER}: {answer.searched}", markup=False)
     else:
-        console.print(f"found: {len(answer.calls)} calls; none is shorter: {answer.searched}", markup=False)
+        shortest = "none is shorter" if answer.complete else f"shorter ones were not ruled out{LONGER}"
+        found = counted(len(answer.calls), "call")
+        console.print(f"found: {found}; {shortest}: {answer.searched}", markup=False)
 
 
 def _write(
@@ -253,14 +258,16 @@ def _write(
         write_test(test, answer.story, rules)
 
 
-def _agrees(console: Console, impl: str, answer: Answer) -> bool:
+def _agrees(console: Console, impl: str, patience: float, answer: Answer) -> bool:
     """Whether an implementation does as the model with all rules on."""
-    with closing(Isolated(loader(impl, "cpu"), CALL_SECONDS)) as implementation:
+    with closing(Isolated(loader(impl, "cpu"), patience)) as implementation:
         found = run_again(implementation, correct_trace(answer), Strictness.EXACT)
     for difference in found.differences:
         console.print(f"{impl} disagrees at call {found.calls}: {difference.line}", markup=False)
     if not found.differences:
-        console.print(f"{impl} does as the model with all rules on: {found.calls} calls", markup=False)
+        console.print(
+            f"{impl} does as the model with all rules on: {counted(found.calls, 'call')}", markup=False
+        )
     return not found.differences
 
 

