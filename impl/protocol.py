@@ -1,8 +1,8 @@
 """The protocol of the gate: what an allocator is asked, and what it shows.
 
-An adapter wraps one KV-cache manager *and the caller's bookkeeping around it* (tokens, computed
-tokens, tokens in flight), so that the same calls can drive any implementation. A factory
-``FACTORY(config: Config) -> Allocator`` is all a user supplies.
+The calls drive one KV-cache manager *and the caller's bookkeeping around it* (tokens, computed tokens,
+tokens in flight): that part is `impl/adapter.py`, so that an adapter says only what its allocator knows.
+A factory ``FACTORY(config: Config) -> Allocator`` is all a user supplies.
 
 Requests are small integers, unique for the life of an allocator. Blocks are integers
 ``0 .. num_blocks - 1``; block 0 is the null block.

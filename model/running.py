@@ -238,6 +238,10 @@ class Running:
             raise
         return replace(outcome, state=self.state)
 
+    def take(self, state: State) -> None:
+        """A state that the pool's steps led to is the state now."""
+        self.state = self._settle(state)
+
     def is_careful(self, call: str, **fields: Any) -> bool:
         """Whether the caller takes the care that *published-is-written* needs of it (`Action.care`)."""
         return all(ACTIONS[call].care(self.state, **self._arguments(call, fields)).values())

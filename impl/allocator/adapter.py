@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 
-from slotproof.impl.allocator.errors import AllocatorError
+from slotproof.impl.adapter import Adapter, Hit
 from slotproof.impl.allocator.kv_cache_manager import KVCacheManager
 from slotproof.impl.allocator.request import Request, RequestStatus
-from slotproof.impl.protocol import (
-    AddRequest,
-    Allocate,
-    CacheBlocks,
-    Call,
-    Complete,
-    Config,
-    EvictBlocks,
-    Execute,
-    Finish,
-    Preempt,
-    RemoveSkipped,
-    ResetPrefixCache,
-    Result,
-    Snapshot,
-    TakeNewBlockIds,
-)
+from slotproof.impl.ledger import Entry, Status
+from slotproof.impl.protocol import Allocate, Config, Snapshot
+
+_STATUS = {
+    Status.WAITING: RequestStatus.WAITING,
+    Status.LOADING: RequestStatus.WAITING_FOR_REMOTE_KVS,
+    Status.RUNNING: RequestStatus.RUNNING,
+    Status.PREEMPTED: RequestStatus.PREEMPTED,
+}
 
 
-class TorchAllocator:
-    """`Allocator` over our `KVCacheManager`, with the caller's bookkeeping on its requests.
+class TorchAllocator(Adapter):
+    """`Allocator` over our `KVCacheManager`.
 
     Args:
         config: Sizes and policy.
@@ -41,32 +31,64 @@ class TorchAllocator:
     """
 
     def __init__(self, config: Config, device: torch.device | str = "cpu", *, batched: bool = False) -> None:
+        super().__init__(config)
         self.manager = KVCacheManager(config, device)
-        self._config = config
         self._batched = batched
-        self._requests: dict[int, Request] = {}
-        self._used_ids: set[int] = set()
-        self._steps: dict[type[Call], Callable[..., Result]] = {
-            AddRequest: self._add_request,
-            Allocate: self._allocate,
-            Execute: lambda _: Result(),
-            Complete: self._complete,
-            CacheBlocks: self._cache_blocks,
-            RemoveSkipped: self._remove_skipped,
-            Preempt: self._preempt,
-            Finish: self._finish,
-            EvictBlocks: self._evict_blocks,
-            ResetPrefixCache: self._reset_prefix_cache,
-            TakeNewBlockIds: self._take_new_block_ids,
-        }
 
-    def step(self, call: Call) -> Result:
-        """Make one call. `hits` is what the lookup found, also when slots are then refused.
+    def add(self, entry: Entry) -> None:
+        """Raises AllocatorError for a token that is not an integer of 64 bits."""
+        entry.own = Request(
+            str(entry.number),
+            entry.tokens,
+            block_size=self.config.block_size if self.config.enable_caching else None,
+            cache_salt=str(entry.salt) if entry.salt else None,
+            lora_id=str(entry.lora) if entry.lora else None,
+        )
 
-        Raises:
-            AllocatorError: the caller's contract forbids the call; nothing has changed.
-        """
-        return self._steps[type(call)](call)
+    def find(self, entry: Entry) -> Hit:
+        hit, num_tokens = self.manager.get_computed_blocks(_request(entry))
+        return Hit(tuple(hit[0]) if hit else (), num_tokens, hit)
+
+    def allocate(self, entry: Entry, call: Allocate, hit: Hit) -> tuple[int, ...] | None:
+        request = _request(entry)
+        if self._batched and entry.status is Status.RUNNING and call == Allocate(call.request, 1):
+            slots = self.manager.allocate_slots_batch(self.manager.decode_batch([request]))
+            return tuple(slots.block_ids) if slots.num_granted else None
+        new_blocks = self.manager.allocate_slots(
+            request,
+            call.new,
+            hit.num_tokens,
+            hit.own,
+            num_lookahead_tokens=call.lookahead,
+            num_external_computed_tokens=call.external,
+            delay_cache_blocks=call.delay_cache,
+            full_sequence_must_fit=call.must_fit,
+            reserved_blocks=call.reserved,
+            has_scheduled_reqs=call.has_scheduled,
+            skip_zeroing_group_ids=(0,) if call.skip_zeroing else (),
+        )
+        return None if new_blocks is None else tuple(new_blocks[0])
+
+    def publish(self, entry: Entry, num_tokens: int) -> None:
+        self.manager.cache_blocks(_request(entry), num_tokens)
+
+    def release(self, entry: Entry) -> None:
+        self.manager.remove_skipped_blocks(str(entry.number), entry.settled)
+
+    def free(self, entry: Entry) -> None:
+        self.manager.free(_request(entry))
+
+    def evict(self, blocks: tuple[int, ...]) -> None:
+        self.manager.evict_blocks(blocks)
+
+    def reset(self) -> bool:
+        return self.manager.reset_prefix_cache()
+
+    def take_new_block_ids(self) -> tuple[int, ...]:
+        return tuple(self.manager.take_new_block_ids())
+
+    def has_blocks(self, entry: Entry) -> bool:
+        return self.manager.coordinator.has_blocks(str(entry.number))
 
     def snapshot(self) -> Snapshot:
         """The state now, from the host: the pool, and the block tables that it is the authority on."""
@@ -83,7 +105,7 @@ class TorchAllocator:
 
     def lookup(self, request: int) -> int:
         """Tokens that the request would find in the prefix cache; nothing changes."""
-        return self.manager.get_computed_blocks(self._request(request))[1]
+        return self.find(self.ledger.entries[request]).num_tokens
 
     def block_ids(self, request: int) -> tuple[int, ...]:
         """The request's block table, empty if it holds no blocks."""
@@ -92,10 +114,10 @@ class TorchAllocator:
     def remaining_blocks(self, request: int, num_extra_tokens: int) -> int:
         """Blocks that the request still needs for all its tokens and `num_extra_tokens` more slots, as
         admission counts them."""
-        known = self._request(request)
+        known = _request(self.ledger.entries[request])
         return self.manager.coordinator.get_num_blocks_to_allocate(
             known.request_id,
-            min(known.num_tokens, self._config.max_model_len) + num_extra_tokens,
+            min(known.num_tokens, self.config.max_model_len) + num_extra_tokens,
             self.manager.empty_kv_cache_blocks,
             known.num_computed_tokens,
             apply_admission_cap=True,
@@ -111,158 +133,16 @@ class TorchAllocator:
             for request, held in group.req_to_blocks.items()
         }
 
-    def _request(self, request_id: int) -> Request:
-        request = self._requests.get(request_id)
-        if request is None:
-            raise AllocatorError(f"request {request_id} is unknown: add it first")
-        return request
 
-    def _add_request(self, call: AddRequest) -> Result:
-        if call.request in self._used_ids:
-            raise AllocatorError(f"request {call.request} was added before: ids are never reused")
-        if not 1 <= len(call.tokens) <= self._config.max_model_len:
-            raise AllocatorError(
-                f"request {call.request} has {len(call.tokens)} tokens: "
-                f"1 to max_model_len {self._config.max_model_len} are possible"
-            )
-        self._requests[call.request] = Request(
-            str(call.request),
-            call.tokens,
-            block_size=self._config.block_size if self._config.enable_caching else None,
-            cache_salt=str(call.salt) if call.salt else None,
-            lora_id=str(call.lora) if call.lora else None,
-        )
-        self._used_ids.add(call.request)
-        return Result()
-
-    def _allocate(self, call: Allocate) -> Result:
-        request = self._request(call.request)
-        computed = request.num_computed_tokens
-        hit, hit_tokens = None, 0
-        if request.status is RequestStatus.RUNNING:
-            if call.new < 1 or call.external or call.delay_cache:
-                raise _wrong(call, "it runs: ask for new tokens, and for nothing external")
-            if computed + call.new > self._config.max_model_len:
-                raise _wrong(call, f"{computed} computed + {call.new} new tokens exceed max_model_len")
-        elif request.status is RequestStatus.WAITING_FOR_REMOTE_KVS:
-            raise _wrong(call, "it waits for its load: cache_blocks comes first")
-        else:
-            if computed == 0 and not call.skip_cache:
-                hit, hit_tokens = self.manager.get_computed_blocks(request)
-            total = computed + hit_tokens + call.external
-            if call.delay_cache != (call.new == 0) or (call.delay_cache and call.external < 1):
-                raise _wrong(call, "ask for new tokens, or for none with delay_cache and external ones")
-            if total + max(call.new, 1) > request.num_tokens:
-                raise _wrong(call, f"{total} computed + {call.new} new of {request.num_tokens} tokens")
-        if self._batched and request.status is RequestStatus.RUNNING and call == Allocate(call.request, 1):
-            return self._decode(request)
-        new_blocks = self.manager.allocate_slots(
-            request,
-            call.new,
-            hit_tokens,
-            hit,
-            num_lookahead_tokens=call.lookahead,
-            num_external_computed_tokens=call.external,
-            delay_cache_blocks=call.delay_cache,
-            full_sequence_must_fit=call.must_fit,
-            reserved_blocks=call.reserved,
-            has_scheduled_reqs=call.has_scheduled,
-            skip_zeroing_group_ids=(0,) if call.skip_zeroing else (),
-        )
-        hits = tuple(hit[0]) if hit else ()
-        if new_blocks is None:
-            return Result(granted=False, hits=hits)
-        request.num_computed_tokens = computed + hit_tokens + call.external + call.new
-        request.num_in_flight_tokens += call.new
-        request.status = RequestStatus.WAITING_FOR_REMOTE_KVS if call.delay_cache else RequestStatus.RUNNING
-        return Result(hits=hits, new_blocks=tuple(new_blocks[0]))
-
-    def _decode(self, request: Request) -> Result:
-        slots = self.manager.allocate_slots_batch(self.manager.decode_batch([request]))
-        if slots.num_granted:
-            request.num_computed_tokens += 1
-            request.num_in_flight_tokens += 1
-        return Result(granted=bool(slots.num_granted), new_blocks=tuple(slots.block_ids))
-
-    def _complete(self, call: Complete) -> Result:
-        request = self._running(call)
-        computed, in_flight = request.num_computed_tokens, request.num_in_flight_tokens
-        if not 1 <= call.processed <= in_flight:
-            raise _wrong(call, f"{call.processed} tokens processed, {in_flight} in flight")
-        if not 0 <= call.rejected <= call.processed:
-            raise _wrong(call, f"{call.rejected} of {call.processed} processed tokens rejected")
-        ran = computed - in_flight + call.processed
-        if ran - call.rejected < min(ran, request.num_tokens):
-            raise _wrong(
-                call, f"{call.rejected} rejected: only drafts past {request.num_tokens} tokens can be"
-            )
-        settled = ran - call.rejected
-        if call.sampled:
-            limit = min(self._config.max_model_len, settled + 1)
-            if request.num_tokens + len(call.sampled) > limit:
-                raise _wrong(
-                    call, f"{request.num_tokens} + {len(call.sampled)} sampled tokens exceed {limit}"
-                )
-            request.append_output_token_ids(call.sampled)
-        request.num_computed_tokens = computed - call.rejected
-        request.num_in_flight_tokens = in_flight - call.processed
-        return Result()
-
-    def _cache_blocks(self, call: CacheBlocks) -> Result:
-        request = self._request(call.request)
-        if call.tokens is not None:
-            ran = request.num_computed_tokens - request.num_in_flight_tokens
-            if request.status is not RequestStatus.RUNNING:
-                raise _wrong(call, "it does not run")
-            if not 1 <= call.tokens <= min(ran, request.num_tokens):
-                raise _wrong(call, f"{ran} of its {request.num_tokens} tokens have run")
-            self.manager.cache_blocks(request, call.tokens)
-            return Result()
-        if request.status is not RequestStatus.WAITING_FOR_REMOTE_KVS:
-            raise _wrong(call, "it waits for no load")
-        self.manager.cache_blocks(request, request.num_computed_tokens)
-        request.status = RequestStatus.WAITING
-        return Result()
-
-    def _remove_skipped(self, call: RemoveSkipped) -> Result:
-        request = self._request(call.request)
-        if not self.manager.coordinator.has_blocks(request.request_id):
-            raise _wrong(call, "it has no block table")
-        settled = max(0, request.num_computed_tokens - request.num_in_flight_tokens)
-        self.manager.remove_skipped_blocks(request.request_id, settled)
-        return Result()
-
-    def _preempt(self, call: Preempt) -> Result:
-        request = self._running(call)
-        self.manager.free(request)
-        request.num_computed_tokens = request.num_in_flight_tokens = 0
-        request.status = RequestStatus.PREEMPTED
-        return Result()
-
-    def _finish(self, call: Finish) -> Result:
-        self.manager.free(self._request(call.request))
-        del self._requests[call.request]
-        return Result()
-
-    def _evict_blocks(self, call: EvictBlocks) -> Result:
-        self.manager.evict_blocks(call.blocks)
-        return Result()
-
-    def _reset_prefix_cache(self, call: ResetPrefixCache) -> Result:
-        return Result(granted=self.manager.reset_prefix_cache())
-
-    def _take_new_block_ids(self, call: TakeNewBlockIds) -> Result:
-        return Result(new_blocks=tuple(self.manager.take_new_block_ids()))
-
-    def _running(self, call: Complete | Preempt) -> Request:
-        request = self._request(call.request)
-        if request.status is not RequestStatus.RUNNING:
-            raise _wrong(call, f"it does not run, it is {request.status.name}")
-        return request
-
-
-def _wrong(call: Allocate | Complete | CacheBlocks | RemoveSkipped | Preempt, why: str) -> AllocatorError:
-    return AllocatorError(f"{type(call).__name__} of request {call.request}: {why}")
+def _request(entry: Entry) -> Request:
+    """The manager's request, as the ledger has it now."""
+    request: Request = entry.own
+    if request.num_tokens < len(entry.tokens):
+        request.append_output_token_ids(entry.tokens[request.num_tokens :])
+    request.status = _STATUS[entry.status]
+    request.num_computed_tokens = entry.computed
+    request.num_in_flight_tokens = entry.in_flight
+    return request
 
 
 def torch_allocator(config: Config, device: torch.device | str = "cpu") -> TorchAllocator:

@@ -86,7 +86,8 @@ class Scheduler:
         """A request arrives and waits.
 
         Raises:
-            AllocatorError: there is no token to sample, or the manager refuses it.
+            AllocatorError: there is no token to sample.
+            ValueError: the manager refuses it.
         """
         request = SchedulerRequest(
             request_id, list(tokens), max_tokens, priority, self._arrivals, skip_reading_prefix_cache

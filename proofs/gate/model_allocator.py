@@ -1,34 +1,108 @@
 """The model behind the protocol: the implementation that agrees, and with a rule off, one that does not.
 
 What the gate itself is tried on. `slotproof gate --impl slotproof.proofs.gate.model_allocator:ModelAllocator`
-compares the model with itself.
+compares the model's allocator under the adapters' ledger with the model under its own.
 """
 
 from __future__ import annotations
 
-from slotproof.impl.protocol import Call, Config, Result, Snapshot
+from slotproof.impl.adapter import Adapter, Hit
+from slotproof.impl.ledger import Entry, Status
+from slotproof.impl.protocol import Allocate, Config, Snapshot
+from slotproof.model.language.algebra import Function
 from slotproof.model.language.rules import Rules
-from slotproof.model.running import Running
+from slotproof.model.language.state import LOADING, PREEMPTED, RUNNING, WAITING, State
+from slotproof.model.running import Running, Text
+from slotproof.model.system.allocate_slots import Ask, allocate_slots
+from slotproof.model.system.attention.group import cache_blocks, free, remove_skipped_blocks
+from slotproof.model.system.pool import evict_blocks, reset_prefix_cache
+from slotproof.model.system.prefix_cache import NO_HITS, get_computed_blocks
 from slotproof.proofs.campaign.calls import model_config
 from slotproof.proofs.gate.compare import expected_snapshot
-from slotproof.proofs.gate.oracle import expect
+
+_STATUS = {
+    Status.WAITING: WAITING,
+    Status.LOADING: LOADING,
+    Status.RUNNING: RUNNING,
+    Status.PREEMPTED: PREEMPTED,
+}
 
 
-class ModelAllocator:
-    """An `Allocator` that answers as the model does under some rules, all of them unless given."""
+class ModelAllocator(Adapter):
+    """An `Allocator` that decides as the model does under some rules, all of them unless given. With a rule
+    off a call may raise Stuck: it failed half way; nothing has changed."""
 
     def __init__(self, config: Config, rules: Rules | None = None) -> None:
+        super().__init__(config)
         self._running = Running(**model_config(config), rules=rules)
 
-    def step(self, call: Call) -> Result:
-        """Make one call.
+    def find(self, entry: Entry) -> Hit:
+        if not self.config.enable_caching:
+            return Hit()
+        hits = get_computed_blocks(self._state(entry), entry.number)
+        blocks = tuple(hits.at(i) for i in range(hits.num))
+        return Hit(blocks, len(blocks) * self.config.block_size, hits)
 
-        Raises:
-            ContractError: the caller's contract forbids it; nothing has changed.
-            Stuck: with a rule off, the call failed half way; nothing has changed.
-        """
-        return expect(self._running, call).result
+    def allocate(self, entry: Entry, call: Allocate, hit: Hit) -> tuple[int, ...] | None:
+        ask = Ask(
+            new=call.new,
+            hits=hit.own or NO_HITS,
+            lookahead=call.lookahead,
+            external=call.external,
+            delay_cache=call.delay_cache,
+            must_fit=call.must_fit,
+            reserved=call.reserved,
+            has_scheduled=call.has_scheduled,
+            skip_zeroing=call.skip_zeroing,
+        )
+        answer = allocate_slots(self._state(entry), entry.number, ask)
+        self._running.take(answer.state)
+        if not answer.granted:
+            return None
+        table = self._running.state.table
+        return tuple(table(entry.number, i) for i in range(answer.new_low, answer.new_high))
+
+    def publish(self, entry: Entry, num_tokens: int) -> None:
+        self._running.take(cache_blocks(self._state(entry), entry.number, num_tokens))
+
+    def release(self, entry: Entry) -> None:
+        self._running.take(remove_skipped_blocks(self._state(entry), entry.number, entry.settled))
+
+    def free(self, entry: Entry) -> None:
+        self._running.take(free(self._state(entry), entry.number))
+
+    def evict(self, blocks: tuple[int, ...]) -> None:
+        self._running.take(evict_blocks(self._running.state, frozenset(blocks).__contains__))
+
+    def reset(self) -> bool:
+        before = self._running.state
+        self._running.take(reset_prefix_cache(before))
+        return bool(before.num_held == 0)
+
+    def take_new_block_ids(self) -> tuple[int, ...]:
+        s = self._running.state
+        self._running.take(s.replace(num_to_zero=0))
+        return tuple(s.to_zero(i) for i in range(s.num_to_zero))
+
+    def has_blocks(self, entry: Entry) -> bool:
+        return bool(self._running.state.length(entry.number) > 0)
 
     def snapshot(self) -> Snapshot:
         """The state now."""
         return expected_snapshot(self._running)
+
+    def _state(self, entry: Entry) -> State:
+        """The model's state, with the request as the ledger has it now."""
+        running, r = self._running, entry.number
+        running.read.texts = {**running.read.texts, r: Text(tuple(entry.tokens), entry.salt, entry.lora)}
+        s = running.state
+        return s.replace(
+            status=_at(r, _STATUS[entry.status], s.status),
+            num_tokens=_at(r, len(entry.tokens), s.num_tokens),
+            computed=_at(r, entry.computed, s.computed),
+            in_flight=_at(r, entry.in_flight, s.in_flight),
+        )
+
+
+def _at(request: int, value: int, elsewhere: Function) -> Function:
+    return lambda r: value if r == request else elsewhere(r)

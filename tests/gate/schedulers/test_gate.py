@@ -11,7 +11,7 @@ from msgspec import structs
 
 from slotproof.impl.allocator.adapter import TorchAllocator
 from slotproof.impl.device.worker import Worker
-from slotproof.impl.protocol import Call, Result, TakeNewBlockIds
+from slotproof.impl.protocol import Call, Config, Result, TakeNewBlockIds
 from slotproof.impl.scheduler.connector import Connector
 from slotproof.impl.scheduler.manager import Listener, Recording
 from slotproof.impl.scheduler.scheduler import Scheduler
@@ -68,6 +68,15 @@ def test_a_call_outside_the_contract_is_found() -> None:
     setup = next(setup for setup in setups(0) if setup.config.max_in_flight_tokens > 1)
     tight = replace(setup, config=structs.replace(setup.config, max_in_flight_tokens=1))
     report = campaign(steps=200, engines=(tight,))
+    assert report.failure is not None
+    assert "exceed max_in_flight_tokens" in report.failure.differences[0].got
+
+    class AllowsAll(TorchAllocator):
+        def __init__(self, config: Config) -> None:
+            super().__init__(config)
+            self.ledger.check_allocate = lambda *_: None  # type: ignore[method-assign]
+
+    report = campaign(making(manager=AllowsAll), steps=200, engines=(tight,))
     assert report.failure is not None
     assert "in-flight-is-bounded" in report.failure.differences[0].got
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -199,58 +198,6 @@ class TestVllm:
         assert allocator.snapshot().free_queue == (2, 5, 6, 7, 8, 9, 4, 3, 1)
         assert run(allocator, ResetPrefixCache()).granted
         assert set(allocator.snapshot().hashes) == {None}
-
-    @pytest.mark.parametrize(
-        ("call", "why"),
-        [
-            (AddRequest(0, (1,)), "was used before"),
-            (AddRequest(4, (1,)), "was used before"),
-            (AddRequest(9, ()), "0 tokens"),
-            (AddRequest(9, tokens(41)), "41 tokens"),
-            (AddRequest(9, (1,), salt=-1), "must not be negative"),
-            (Allocate(9, 1), "not known"),
-            (Finish(4), "not known"),
-            (Allocate(0, -1), "must not be negative"),
-            (Allocate(0, 1, reserved=-1), "must not be negative"),
-            (Allocate(0, 0), "runs"),
-            (Allocate(0, 1, external=1), "runs"),
-            (Allocate(0, 1, delay_cache=True), "runs"),
-            (Allocate(0, 36), "max_model_len"),
-            (Allocate(1, 0), "new is 0"),
-            (Allocate(1, 2), "exceed 5 tokens"),
-            (Allocate(1, 1, external=1), "exceed 5 tokens"),
-            (Allocate(1, 1, external=1, delay_cache=True), "goes with new == 0"),
-            (Allocate(1, 0, delay_cache=True), "external > 0"),
-            (Allocate(1, 0, external=1, delay_cache=True), "leave none of 5"),
-            (Allocate(2, 1), "cache_blocks first"),
-            (Allocate(3, 1, external=1), "no external"),
-            (Complete(1, 1), "does not run"),
-            (Complete(0, 0), "1 to 5"),
-            (Complete(0, 6), "1 to 5"),
-            (Complete(0, 5, rejected=1), "only drafts"),
-            (Complete(0, 1, rejected=2), "0 to processed 1"),
-            (Complete(0, 4, sampled=(1,)), "exceed 5"),
-            (CacheBlocks(0), "no load"),
-            (RemoveSkipped(1), "no block table"),
-            (Preempt(1), "does not run"),
-            (EvictBlocks((1, 10)), "not in a pool of 10"),
-            (EvictBlocks((-1,)), "not in a pool of 10"),
-        ],
-        ids=repr,
-    )
-    def test_illegal_call_is_refused_and_changes_nothing(self, call: Call, why: str) -> None:
-        """0 runs, 1 waits (and would hit 4 tokens), 2 loads, 3 waits with computed tokens, 4 is gone."""
-        allocator = make()
-        run(allocator, AddRequest(4, (1,)), Finish(4), AddRequest(0, tokens(5)), Allocate(0, 5))
-        run(allocator, AddRequest(1, tokens(5)), AddRequest(2, tokens(3, 50)), AddRequest(3, tokens(3, 60)))
-        run(allocator, Allocate(2, 0, external=2, delay_cache=True))
-        run(allocator, Allocate(3, 0, external=1, delay_cache=True), CacheBlocks(3))
-        before = allocator.snapshot()
-        with pytest.raises(ValueError, match=f"^illegal {type(call).__name__}: .*{why}"):
-            allocator.step(call)
-        assert allocator.snapshot() == before
-        legal: Iterable[Call] = (Allocate(1, 1), Complete(0, 5, sampled=(9,)), CacheBlocks(2), Allocate(3, 1))
-        assert all(allocator.step(each).granted for each in legal)
 
     @pytest.mark.skipif(VERSION != "0.32.0", reason=f"what vLLM 0.32.0 does, installed is {VERSION}")
     def test_admission_of_a_window_counts_skipped_hits_as_capacity(self) -> None:
