@@ -1,4 +1,4 @@
-"""Expressions about a state: `free == 0 and waiting(r2) and usage > 0.8`.
+"""Expressions about a state: `free == 0 and waiting(r1) and usage > 0.8`.
 
 A small language, parsed here and never handed to Python. An expression reads the state in the model's
 algebra, so it can be evaluated on a running state and searched for by Z3.
@@ -84,7 +84,7 @@ OF_REQUEST: dict[str, tuple[str, Callable[[State, int], Any]]] = {
     "blocks": ("blocks that it holds", lambda s, r: Number(s.length(r) - s.first(r))),
     "published": ("table entries hashed or hit", lambda s, r: Number(s.num_cached(r))),
 }
-"""What can be asked of a request r1, r2, ..., with what it means."""
+"""What can be asked of a request r0, r1, …, numbered as in stories and traces, with what it means."""
 
 _TOKEN = re.compile(r"\s*(?:(\d+(?:\.\d+)?)|([A-Za-z_]\w*)|(==|!=|<=|>=|[-<>+*()]))")
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
@@ -255,15 +255,16 @@ class _Parser:
 
     def of_request(self, position: int, name: str) -> _Part:
         if not self.take("("):
-            raise self.error(self.here, f"`{name}` is said of a request: write {name}(r1)")
+            raise self.error(self.here, f"`{name}` is said of a request: write {name}(r0)")
         at, token = self.here, self.peek()
         self.next += 1
-        match = re.fullmatch(r"r([1-9]\d*)", token)
-        if match is None or int(match.group(1)) > self.requests:
-            raise self.error(at, f"{token or 'nothing'!r} is no request: they are r1 to r{self.requests}")
+        match = re.fullmatch(r"r(0|[1-9]\d*)", token)
+        if match is None or int(match.group(1)) >= self.requests:
+            known = "there is r0" if self.requests == 1 else f"they are r0 to r{self.requests - 1}"
+            raise self.error(at, f"{token or 'nothing'!r} is no request: {known}")
         if not self.take(")"):
             raise self.error(self.here, "`)` is missing")
-        of, r = OF_REQUEST[name][1], int(match.group(1)) - 1
+        of, r = OF_REQUEST[name][1], int(match.group(1))
         if name in ("waiting", "loading", "running", "preempted"):
             return _Part(position, truth=lambda s: of(s, r))
         return _Part(position, number=lambda s: of(s, r))

@@ -19,16 +19,16 @@ class Question:
 QUESTIONS = {
     "preempted-at-next-boundary": Question(
         "without a watermark, can an admission leave a running request no block for its next boundary?",
-        reach="running(r1) and running(r2) and free == 0",
+        reach="running(r0) and running(r1) and free == 0",
         set={"watermark_blocks": 0},
     ),
     "admission-up-to-the-watermark": Question(
         "with a watermark of one, can both requests run and no block be free?",
-        reach="running(r1) and running(r2) and free == 0",
+        reach="running(r0) and running(r1) and free == 0",
         set={"watermark_blocks": 1},
     ),
     "held-hit-costs-nothing": Question(
-        "can two requests hold one block?", reach="shared > 0 and running(r1) and running(r2)"
+        "can two requests hold one block?", reach="shared > 0 and running(r0) and running(r1)"
     ),
     "full-of-cached-prefixes": Question(
         "can usage be zero while half of the pool holds cached prefixes?",
@@ -36,7 +36,7 @@ QUESTIONS = {
     ),
     "lookahead-takes-early": Question(
         "can a lookahead give a request more blocks than its tokens fill?",
-        reach="running(r1) and blocks(r1) > tokens(r1) + drafts(r1)",
+        reach="running(r0) and blocks(r0) > tokens(r0) + drafts(r0)",
     ),
     "release-before-count": Question(
         "why are a window's old blocks released before the count?", without="release_before_count"

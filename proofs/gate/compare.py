@@ -13,10 +13,13 @@ from slotproof.impl.protocol import Allocate, Call, ResetPrefixCache, Result, Sn
 from slotproof.model.language.state import State
 from slotproof.model.running import Running
 from slotproof.model.scheduling.caller import Outcome
+from slotproof.proofs.output.text import block_names
 from slotproof.proofs.output.words import one_line
 from slotproof.proofs.traces.trace import usage_of
 
 USAGE_TOLERANCE = 1e-9
+BLOCKS = ("result.hits", "result.new_blocks", "free_queue", "tables", "to_zero", "blocks to zero")
+"""Fields whose values are blocks."""
 SHOWN = 120
 """Characters of a value that a difference shows."""
 
@@ -50,7 +53,14 @@ class Difference(msgspec.Struct, frozen=True):
 
 def difference(field: str, expected: object, got: object) -> Difference:
     """A difference between two values, each shown on one short line."""
-    return Difference(field, _short(expected), _short(got))
+    return Difference(field, *(_short(_named(field, value)) for value in (expected, got)))
+
+
+def _named(field: str, value: object) -> object:
+    """Blocks by their names, whether a list of them or one entry."""
+    if not field.startswith(BLOCKS) or not isinstance(value, int | tuple | list):
+        return value
+    return block_names(value if isinstance(value, tuple | list) else (value,))
 
 
 def _short(value: object) -> str:

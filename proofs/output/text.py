@@ -1,6 +1,8 @@
-"""Calls, answers and configurations as people read them, one line each."""
+"""Blocks, calls, answers and configurations as people read them, one line each."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 import msgspec
 
@@ -14,6 +16,12 @@ from slotproof.impl.protocol import (
     TakeNewBlockIds,
 )
 from slotproof.proofs.campaign.calls import call_name
+
+
+def block_names(blocks: Iterable[int], between: str = " ") -> str:
+    """Blocks by their numbers, written so that nobody takes them for counts: `b2 b3`, the null block `null`;
+    `none` if there are none."""
+    return between.join(f"b{block}" if block else "null" for block in blocks) or "none"
 
 
 def call_line(call: Call) -> str:
@@ -35,7 +43,8 @@ def _fields(record: msgspec.Struct) -> list[str]:
         if value is True:
             words.append(field.name)
         elif isinstance(value, tuple):
-            words.append(f"{field.name}={','.join(map(str, value)) or '-'}")
+            listed = block_names(value, ",") if field.name == "blocks" else ",".join(map(str, value)) or "-"
+            words.append(f"{field.name}={listed}")
         else:
             words.append(f"{field.name}={value}")
     return words
@@ -44,14 +53,10 @@ def _fields(record: msgspec.Struct) -> list[str]:
 def result_line(call: Call, result: Result) -> str:
     """What a call answered, in the words that fit the call."""
     if isinstance(call, TakeNewBlockIds):
-        return f"to zero: {_blocks(result.new_blocks)}"
+        return f"to zero: {block_names(result.new_blocks)}"
     if isinstance(call, ResetPrefixCache):
         return "reset" if result.granted else "refused"
     if not isinstance(call, Allocate):
         return "waits" if isinstance(call, AddRequest) else "done"
-    hits = f", hits {_blocks(result.hits)}" if result.hits else ""
-    return (f"new blocks {_blocks(result.new_blocks)}" if result.granted else "None") + hits
-
-
-def _blocks(blocks: tuple[int, ...]) -> str:
-    return ",".join(map(str, blocks)) or "none"
+    hits = f", hits {block_names(result.hits)}" if result.hits else ""
+    return (f"new blocks {block_names(result.new_blocks)}" if result.granted else "None") + hits

@@ -21,7 +21,7 @@ from slotproof.proofs.campaign.calls import call_fields, call_name, model_config
 from slotproof.proofs.campaign.monitor import Violation
 from slotproof.proofs.campaign.stories import Story
 from slotproof.proofs.gate.compare import expected_result
-from slotproof.proofs.output.text import call_line, config_line, result_line
+from slotproof.proofs.output.text import block_names, call_line, config_line, result_line
 from slotproof.proofs.stories.told import (
     Block,
     Broken,
@@ -287,7 +287,7 @@ def _changes(before: Shown, after: Shown, block_size: int) -> list[Change]:
 
 
 def _pool_fields(state: Shown) -> dict[str, str]:
-    return {"free queue": _blocks(state.free_queue), "to zero": _blocks(state.to_zero)}
+    return {"free queue": block_names(state.free_queue), "to zero": block_names(state.to_zero)}
 
 
 def _block_fields(block: Block, block_size: int) -> dict[str, str]:
@@ -298,14 +298,13 @@ def _block_fields(block: Block, block_size: int) -> dict[str, str]:
 def _request_fields(request: Request) -> dict[str, str]:
     counts = {name: str(getattr(request, name)) for name in ("prompt", "output", "computed", "drafts")}
     counts["in flight"] = str(request.in_flight)
-    return {"status": request.status, **counts, "table": _blocks(tuple(e.block for e in request.table))}
+    return {"status": request.status, **counts, "table": block_names(e.block for e in request.table)}
 
 
-_NO_REQUEST = dict.fromkeys(("prompt", "output", "computed", "drafts", "in flight"), "0")
-
-
-def _blocks(blocks: tuple[int, ...]) -> str:
-    return " ".join(map(str, blocks)) or "-"
+_NO_REQUEST = {
+    **dict.fromkeys(("prompt", "output", "computed", "drafts", "in flight"), "0"),
+    "table": block_names(()),
+}
 
 
 def _letter(index: int) -> str:

@@ -10,6 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from slotproof.proofs.output.text import block_names
 from slotproof.proofs.stories.told import Block, Change, Entry, Request, Shown, Step, Told, in_blocks
 from slotproof.proofs.stories.why.decisions import Line
 from slotproof.proofs.stories.why.unwritten import NOBODY
@@ -100,7 +101,7 @@ class _Printer:
                 self.fact(subject, Text(", ".join(f"{c.field} {c.before} → {c.after}" for c in fields)))
 
     def whole(self, state: Shown, block_size: int) -> None:
-        self.fact("free queue", Text(_numbers(state.free_queue)))
+        self.fact("free queue", Text(block_names(state.free_queue)))
         self.fact("usage", Text(f"{state.usage:.0%}"))
         for text, alike in groupby(state.blocks, key=lambda block: _block(block, block_size)):
             numbers = [block.block for block in alike]
@@ -109,11 +110,7 @@ class _Printer:
         for request in state.requests:
             for line in _request(request, block_size):
                 self.fact(f"request {request.request}", line)
-        self.fact("to zero", Text(_numbers(state.to_zero)))
-
-
-def _numbers(blocks: tuple[int, ...]) -> str:
-    return " ".join(map(str, blocks)) or "-"
+        self.fact("to zero", Text(block_names(state.to_zero)))
 
 
 def _line_style(line: Line) -> str:
@@ -142,7 +139,7 @@ def _request(request: Request, block_size: int) -> Iterator[Text]:
 
 
 def _entry(entry: Entry) -> Text:
-    mark = "" if entry.kind == "held" else entry.kind
-    if entry.kind == "null":
-        return Text(mark, "dim")
-    return Text(f"{entry.block}{f' {mark}' if mark else ''}", "bold" if mark else "")
+    name = block_names((entry.block,))
+    if entry.kind in ("null", "held"):
+        return Text(name, "dim" if entry.kind == "null" else "")
+    return Text(f"{name} {entry.kind}", "bold")

@@ -102,7 +102,7 @@ def test_a_difference_is_told_and_replays(capsys: pytest.CaptureFixture[str], fo
     assert slotproof("gate", "--impl", "mine:tampered", "--calls", 4000, "--seed", 1) == 1
     out = capsys.readouterr().out
     assert out.startswith("mine:tampered disagrees with the model at: ")
-    assert "  free_queue: expected (" in out
+    assert "  free_queue: expected b" in out
     assert "  again: slotproof gate --impl mine:tampered --calls 4000 --seed 1\n" in out
     assert "slotproof replay slotproof-trace.json --impl mine:tampered\n" in out
 
@@ -241,7 +241,7 @@ def test_a_trace_that_the_model_tells_otherwise(capsys: pytest.CaptureFixture[st
     capsys.readouterr()
     assert slotproof("replay", "bad.json", "--impl", MODEL) == 1
     assert (
-        "the model disagrees with the trace at call 1\n  to_zero: expected (1,), got ()"
+        "the model disagrees with the trace at call 1\n  to_zero: expected b1, got none"
         in capsys.readouterr().out
     )
 

@@ -54,13 +54,13 @@ def test_a_search_that_is_cut_short_says_so() -> None:
 
 
 def test_a_state_is_reached_by_calls_that_lead_to_it() -> None:
-    expression = parse("preempted(r1) and idle_cached == 2", 2)
+    expression = parse("preempted(r0) and idle_cached == 2", 2)
     answer = explore_state(Rules(), expression, (ENGINE,), Bounds(calls=4, seconds=100))
     assert [type(call).__name__ for call in answer.calls] == ["AddRequest", "Allocate", "Preempt"]
 
 
 def test_what_is_not_written_can_be_asked_for() -> None:
-    expression = parse("unwritten > 0 and preempted(r1)", 2)
+    expression = parse("unwritten > 0 and preempted(r0)", 2)
     answer = explore_state(Rules(), expression, (ENGINE,), Bounds(calls=4, seconds=100))
     assert [type(call).__name__ for call in answer.calls] == ["AddRequest", "Allocate", "Preempt"]
     expression = parse("cached > 0 and unwritten == 0", 2)

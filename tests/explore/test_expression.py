@@ -33,17 +33,17 @@ def running() -> Running:
         ("held == 3 and cached == 2", True),
         ("usage > 0.7 and usage < 0.8", True),
         ("usage == 0.75", True),
-        ("running(r1) and waiting(r2)", True),
-        ("not waiting(r2) or free > 1", False),
-        ("not (waiting(r2) and free > 1)", True),
-        ("computed(r1) - in_flight(r1) == 0", True),
-        ("2 * blocks(r1) + 1 == 7", True),
+        ("running(r0) and waiting(r1)", True),
+        ("not waiting(r1) or free > 1", False),
+        ("not (waiting(r1) and free > 1)", True),
+        ("computed(r0) - in_flight(r0) == 0", True),
+        ("2 * blocks(r0) + 1 == 7", True),
         ("-free + 2 == 1", True),
-        ("tokens(r1) == 5 and published(r1) == 2 and drafts(r1) == 0", True),
+        ("tokens(r0) == 5 and published(r0) == 2 and drafts(r0) == 0", True),
         ("free == 1 or free == 2 and free == 3", True),
         ("idle_cached == 0 and shared == 0", True),
         ("unwritten == 2", True),
-        ("loading(r1) or preempted(r2)", False),
+        ("loading(r0) or preempted(r1)", False),
     ],
 )
 def test_an_expression_says_what_it_means(running: Running, text: str, holds: bool) -> None:
@@ -65,13 +65,13 @@ def test_what_is_written_counts_no_more() -> None:
     [
         ("free == ", 9, "something is missing"),
         ("fre == 0", 1, "'fre' is not a name"),
-        ("free == 0 waiting(r1)", 11, "put `and` or `or` before it"),
+        ("free == 0 waiting(r0)", 11, "put `and` or `or` before it"),
         ("free $ 0", 6, "'$' has no meaning here"),
-        ("waiting(r3)", 9, "they are r1 to r2"),
-        ("waiting", 8, "write waiting(r1)"),
-        ("waiting(r1", 11, "`)` is missing"),
+        ("waiting(r2)", 9, "they are r0 to r1"),
+        ("waiting", 8, "write waiting(r0)"),
+        ("waiting(r0", 11, "`)` is missing"),
         ("free", 1, "a number stands where a condition is needed"),
-        ("waiting(r1) + 1 == 2", 1, "a condition stands where a number is needed"),
+        ("waiting(r0) + 1 == 2", 1, "a condition stands where a number is needed"),
         ("free == 0 and", 14, "something is missing"),
         ("__import__('os')", 12, "has no meaning here"),
         ("(" * 100 + "free == 0" + ")" * 100, 41, "nested too deep"),
@@ -99,6 +99,6 @@ def test_the_longest_expressions_are_understood(running: Running) -> None:
 
 @pytest.mark.parametrize("name", [*NUMBERS, *OF_REQUEST])
 def test_every_listed_name_can_be_used(running: Running, name: str) -> None:
-    text = name if name in NUMBERS else f"{name}(r1)"
+    text = name if name in NUMBERS else f"{name}(r0)"
     truths = ("waiting", "loading", "running", "preempted")
     assert parse(text if name in truths else f"{text} >= 0", 2)(running.state) in (True, False)

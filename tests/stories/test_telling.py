@@ -110,13 +110,13 @@ def test_idle_hits_that_are_not_counted_fail_half_way(stories: Stories) -> None:
     assert story.title == "without count_idle_hits, no-rollback falls"
     assert lines(story, 2) == [
         ("stage 2", "need 2 <= free 3; 2 = ceil(4/2)"),
-        ("stage 3", "takes blocks 1, 2"),
-        ("stage 4", "hashes 1 = A, 2 = B"),
+        ("stage 3", "takes b1 b2"),
+        ("stage 4", "hashes b1 = A, b2 = B"),
     ]
-    assert lines(story, 3) == [("pool", "frees blocks 1, 2, tail first")]
+    assert lines(story, 3) == [("pool", "frees b1 b2, tail first")]
     assert lines(story, 5) == [
         ("stage 2", "need 2 <= free 3; 2 = ceil(8/2) - 2 covered"),
-        ("stage 3", "touches blocks 1, 2"),
+        ("stage 3", "touches b1 b2"),
         ("stage 3", "take fails: 2 blocks to pop > free 1"),
     ]
     failed = story.steps[-1]
@@ -131,13 +131,13 @@ def test_idle_hits_that_are_not_counted_fail_half_way(stories: Stories) -> None:
 def test_with_the_rule_on_the_same_call_is_counted_and_refused(stories: Stories) -> None:
     story = tell(stories["count_idle_hits"], Rules())
     assert lines(story, 5) == [("stage 2", "need 4 > free 3; 4 = ceil(8/2) - 2 covered + 2 idle hits")]
-    assert story.steps[-1].result == "None, hits 1,2"
+    assert story.steps[-1].result == "None, hits b1 b2"
     assert story.steps[-1].changes == ()
 
 
 def test_a_window_given_up_too_early(stories: Stories) -> None:
     story = told(stories, "release_processed_only")
-    assert ("stage 1", "gives back block 1, out of the window") in lines(story, 3)
+    assert ("stage 1", "gives back b1, out of the window") in lines(story, 3)
     assert story.steps[-1].state.requests[0].table[0] == Entry(0, "null")
     assert story.broken is not None
     assert story.broken.blocks == (1,)

@@ -28,15 +28,15 @@ without keep_reserved, watermark falls
   request 0    status - → waiting, prompt 0 → 4
 
 2. allocate request=0 new=4 reserved=2
-  answer       new blocks 1,2
+  answer       new blocks b1 b2
   stage 2      need 2 <= free 3; 2 = ceil(4/2)
-  stage 3      takes blocks 1, 2
-  stage 4      hashes 1 = A, 2 = B
-  free queue   1 2 3 → 3
-  to zero      - → 1 2
+  stage 3      takes b1 b2
+  stage 4      hashes b1 = A, b2 = B
+  free queue   b1 b2 b3 → b3
+  to zero      none → b1 b2
   block 1      kind free → held, ref_cnt 0 → 1, key - → A
   block 2      kind free → held, ref_cnt 0 → 1, key - → B
-  request 0    status waiting → running, computed 0 → 4, in flight 0 → 4, table - → 1 2
+  request 0    status waiting → running, computed 0 → 4, in flight 0 → 4, table none → b1 b2
 
 watermark falls
 """
@@ -78,9 +78,9 @@ def test_full_shows_whole_states(stories: dict[str, Story]) -> None:
     assert text.count("  free queue ") == len(story.steps) + 1
     assert "  block 1      cached, ref_cnt 0, key A (1 1)\n" in text
     assert "  block 1      held, ref_cnt 1, key A (1 1)\n" in text
-    assert "  request 1    table 1 hit, 2 hit\n" in text
+    assert "  request 1    table b1 hit, b2 hit\n" in text
     assert "  request 1    tokens 1 1 · 2 2 · 3 3 · 4 4\n" in text
-    assert "  to zero      1 2\n" in text
+    assert "  to zero      b1 b2\n" in text
     assert "→" not in text
 
 

@@ -67,7 +67,11 @@ LONGER = " before time ran out (--time gives it longer)"
     metavar="NAME",
     help="Drop what a statement needs: how does it fall? prove --list has the names.",
 )
-@click.option("--reach", metavar="EXPRESSION", help="Can a state be reached of which this holds?")
+@click.option(
+    "--reach",
+    metavar="EXPRESSION",
+    help="Can a state be reached of which this holds? Requests are r0, r1, …; --list has the words.",
+)
 @click.option("--question", metavar="NAME", help="Ask one of the questions that --questions lists.")
 @click.option("--questions", is_flag=True, help="List the questions.")
 @click.option("--list", "names", is_flag=True, help="List the names that --reach knows.")
@@ -224,9 +228,9 @@ def _list_names(console: Console) -> None:
     console.print("numbers", style="bold")
     for name, (meaning, _) in NUMBERS.items():
         console.print(f"  {name}: {meaning}", markup=False)
-    console.print("of a request r1, r2, ...", style="bold")
+    console.print("of a request r0, r1, …, by its number in the story", style="bold")
     for name, (meaning, _) in OF_REQUEST.items():
-        console.print(f"  {name}(r1): {meaning}", markup=False)
+        console.print(f"  {name}(r0): {meaning}", markup=False)
     console.print("with == != < <= > >= + - * ( ) and or not, and numbers such as 3 and 0.8", markup=False)
 
 

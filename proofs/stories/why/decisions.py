@@ -26,6 +26,7 @@ from slotproof.model.running import Integers, Running
 from slotproof.model.scheduling.worker import executed
 from slotproof.model.system.allocate_slots import Answer, Ask, allocate_slots, num_blocks_to_allocate
 from slotproof.model.system.attention.group import admission_cap, skipped_blocks
+from slotproof.proofs.output.text import block_names
 
 Label = Callable[[State, int], str | None]
 """The letter of a block's key in a state."""
@@ -131,15 +132,15 @@ def _allocate(
         return told
     released = _released(s, answer.released, r)
     if released:
-        told.append(Line("stage 1", f"gives back {_blocks(released)}, out of the window"))
+        told.append(Line("stage 1", f"gives back {block_names(released)}, out of the window"))
     told.append(Line("stage 2", _step(s, r, answer), decides=True))
     if answer.granted:
         adopted = _adopted(s, r, answer)
         entries = [after.table(r, i) for i in range(s.length(r), after.length(r))]
         touched = [b for b in entries[: adopted - s.length(r)] if b != NULL_BLOCK]
         taken = entries[adopted - s.length(r) :]
-        did = [f"touches {_blocks(touched)}"] if touched else []
-        did += [f"takes {_blocks(taken)}"] if taken else []
+        did = [f"touches {block_names(touched)}"] if touched else []
+        did += [f"takes {block_names(taken)}"] if taken else []
         if did:
             told.append(Line("stage 3", "; ".join(did)))
         published = _published(s, after, r, label)
@@ -212,15 +213,18 @@ def _other(call: Call, s: State, after: State, label: Label) -> Line:
             return Line("stage 4", f"hashes {_published(s, after, r, label) or 'nothing'}")
         case RemoveSkipped(request=r):
             released = _released(s, after, r)
-            gives = f"gives back {_blocks(released)}, out of the window" if released else "gives back nothing"
-            return Line("stage 1", f"computed {s.computed(r)} - {s.in_flight(r)} in flight: {gives}")
+            gives = f"{block_names(released)}, out of the window" if released else "nothing"
+            return Line(
+                "stage 1", f"computed {s.computed(r)} - {s.in_flight(r)} in flight: gives back {gives}"
+            )
         case Preempt(request=r) | Finish(request=r):
             order = "tail first" if s.engine.rules.free_tail_first else "head first"
             freed = [s.table(r, i) for i in range(s.first(r), s.length(r))]
-            return Line("pool", f"frees {_blocks(freed)}, {order}" if freed else "has no blocks to free")
+            return Line("pool", f"frees {block_names(freed)}, {order}" if freed else "has no blocks to free")
         case EvictBlocks():
             gone = [b for b in range(s.engine.num_blocks) if s.is_hashed(b) and not after.is_hashed(b)]
-            return Line("pool", f"{_blocks(gone)} lose their hashes" if gone else "none had a hash")
+            lose = "loses its hash" if len(gone) == 1 else "lose their hashes"
+            return Line("pool", f"{block_names(gone)} {lose}" if gone else "none had a hash")
         case ResetPrefixCache():
             compared = f"held {s.num_held} {'=' if s.num_held == 0 else '>'} 0"
             return Line("pool", f"{compared}: {'refused' if s.num_held else 'every hash is dropped'}")
@@ -247,14 +251,10 @@ def _released(s: State, after: State, r: int) -> list[int]:
 
 
 def _published(s: State, after: State, r: int, label: Label) -> str:
-    """The blocks of r's table that have a new hash: `4 = A, 5 = B`."""
+    """The blocks of r's table that have a new hash: `b4 = A, b5 = B`."""
     found = []
     for i in range(after.first(r), after.length(r)):
         b = after.table(r, i)
         if after.is_hashed(b) and (after.stamp(b) != s.stamp(b) or not s.is_hashed(b)):
-            found.append(f"{b} = {label(after, b)}")
+            found.append(f"{block_names((b,))} = {label(after, b)}")
     return ", ".join(found)
-
-
-def _blocks(blocks: list[int]) -> str:
-    return f"block{'s' if len(blocks) != 1 else ''} {', '.join(map(str, blocks))}"
