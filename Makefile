@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 VLLM_READY := $(VLLM_VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help check test test-all gate-vllm lint format wheel clean
+.PHONY: help check test test-all gate-vllm lint format picture wheel clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,6 +38,9 @@ lint: $(READY) ## check style, format and types
 format: $(READY) ## mend style and format
 	$(VENV)/bin/ruff check --fix
 	$(VENV)/bin/ruff format
+
+picture: $(READY) ## draw the story in README.md again (needs Chromium)
+	$(VENV)/bin/python docs/draw_story.py
 
 wheel: $(READY) ## build a wheel into dist/
 	rm -rf build dist

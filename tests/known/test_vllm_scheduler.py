@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -176,3 +177,39 @@ def test_drafts_outlive_a_preemption_and_are_scheduled_without_the_token_before_
     assert beside.num_scheduled_tokens == {"v": 1}
     assert beside.scheduled_spec_decode_tokens == {"v": [9]}
     assert beside.scheduled_cached_reqs.num_computed_tokens == [2]  # where the unknown token belongs
+
+
+def test_a_delayed_load_of_the_whole_prompt_is_granted_and_its_last_token_computed_again(make: Make) -> None:
+    from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
+
+    scheduler = make(8, 4)
+    scheduler.connector = Mock(
+        supports_divergent_local_hybrid_hits=False,
+        get_num_new_matched_tokens=lambda request, computed: (request.num_tokens - computed, True),
+        get_loaded_kv_cache_group_ids=lambda request: (0,),
+        take_events=lambda: None,
+        get_kv_connector_stats=lambda: None,
+    )
+    request = come(scheduler, "a", 8)
+    assert scheduler.schedule().num_scheduled_tokens == {}
+    assert (request.status.name, request.num_computed_tokens) == (
+        "WAITING_FOR_REMOTE_KVS",
+        request.num_tokens,
+    )
+    arrived = ModelRunnerOutput([], {}, kv_connector_output=KVConnectorOutput(finished_recving={"a"}))
+    scheduler.update_from_output(SchedulerOutput.make_empty(), arrived)
+    output = scheduler.schedule()
+    assert output.num_scheduled_tokens == {"a": 1}
+    assert output.scheduled_new_reqs[0].num_computed_tokens == 7
+    last = scheduler.kv_cache_manager.get_blocks("a").blocks[0][1]
+    assert last.block_hash is not None  # published, and the eighth token's slot is in it
+
+
+def test_an_admission_of_one_token_beside_a_decode_is_padded_with_drafts(make: Make) -> None:
+    scheduler = make(8, 4, drafts=3)
+    come(scheduler, "a", 1)
+    answer(scheduler, scheduler.schedule())
+    request = come(scheduler, "b", 1)
+    assert scheduler.schedule().num_scheduled_tokens["b"] == 4
+    assert request.num_tokens == 1
