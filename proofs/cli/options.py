@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import shlex
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from slotproof.proofs.gate.isolation import PATIENCE
 
@@ -22,6 +24,18 @@ class Seconds(click.FloatRange):
         if math.isnan(number):
             self.fail("nan is no number of seconds", param, ctx)
         return number
+
+
+def typed(context: click.Context) -> str:
+    """The command with the options that were given it, as a shell takes them."""
+    words = ["slotproof", str(context.info_name)]
+    for option in context.command.params:
+        name, value = str(option.name), context.params[str(option.name)]
+        if context.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
+            continue
+        values = value if isinstance(value, tuple) else (value,)
+        words += [option.opts[0]] if value is True else [w for v in values for w in (option.opts[0], str(v))]
+    return shlex.join(words)
 
 
 json_file = click.option(

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 
 from slotproof.model.language.rules import RULES, Rules
 
+ISSUES = "https://github.com/vllm-project/vllm/issues/"
+"""Where vLLM's issues and pull requests are, before their numbers."""
+
 
 @dataclass(frozen=True)
 class Fault:

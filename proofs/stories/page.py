@@ -1,27 +1,31 @@
-"""A story as one HTML page to click through, which needs nothing but itself."""
+"""A story as one HTML page to click through, which needs nothing but itself.
+
+The whole story is in the page, part under part; its script shows one part at a time.
+"""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
-import msgspec
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
+from slotproof.proofs.faults.catalogue import ISSUES
 from slotproof.proofs.output.files import write_file
+from slotproof.proofs.output.text import block_names
+from slotproof.proofs.output.words import counted
 from slotproof.proofs.stories.told import Told
-
-_UNSAFE = str.maketrans({c: f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"})
-"""Characters that could end a script element, as JSON may write them too."""
+from slotproof.proofs.stories.view import legend, ruler, views
 
 
-def write_page(path: Path, told: Told) -> None:
+def write_page(path: Path, told: Told, command: str = "") -> None:
     """Write a story's page. Raises UserError if the file cannot be written."""
-    write_file(path, page(told).encode())
+    write_file(path, page(told, command).encode())
 
 
-def page(told: Told) -> str:
-    """A story's page."""
+def page(told: Told, command: str = "") -> str:
+    """A story's page, with the command that made it."""
     environment = Environment(
         loader=PackageLoader("slotproof.proofs.stories"),
         autoescape=True,
@@ -29,10 +33,17 @@ def page(told: Told) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template("story.html.j2").render(told=told, data=_embedded(told))
+    environment.filters |= {"linked": linked, "name": _name}
+    environment.globals |= {"counted": counted, "ruler": ruler}
+    template = environment.get_template("story.html.j2")
+    return template.render(told=told, views=views(told), legend=legend(told), command=command)
 
 
-def _embedded(told: Told) -> Markup:
-    """The story as JSON that is safe inside a script element."""
-    text = msgspec.json.encode(told).decode()
-    return Markup(text.translate(_UNSAFE))
+def _name(block: int) -> str:
+    return block_names((block,))
+
+
+def linked(text: str) -> Markup:
+    """A text with each `vllm#N` a link to that issue or pull request."""
+    link = rf'<a href="{ISSUES}\1">vllm#\1</a>'
+    return Markup(re.sub(r"vllm#(\d+)", link, str(escape(text))))

@@ -20,6 +20,7 @@ from slotproof.model.system.allocate_slots import Answer
 from slotproof.proofs.campaign.calls import call_fields, call_name, model_config
 from slotproof.proofs.campaign.monitor import Violation
 from slotproof.proofs.campaign.stories import Story
+from slotproof.proofs.faults.catalogue import fault_of
 from slotproof.proofs.gate.compare import expected_result
 from slotproof.proofs.output.text import block_names, call_line, config_line, result_line
 from slotproof.proofs.stories.told import (
@@ -56,7 +57,14 @@ def tell(story: Story, rules: Rules) -> Told:
     teller = _Teller(story.config, rules, about_writing or _executes(story.calls))
     told = teller.tell(story.calls)
     allowed = next((a.text for a in ALLOWANCES.values() if a.check.name == story.violation.claim), "")
-    return structs.replace(told, broken=teller.broken(story.violation), allowed=allowed)
+    fault = fault_of(rules)
+    return structs.replace(
+        told,
+        broken=teller.broken(story.violation),
+        allowed=allowed,
+        about=fault.description if fault else "",
+        issues=fault.issues if fault else (),
+    )
 
 
 def tell_reached(config: Config, calls: tuple[Call, ...], reached: str, rules: Rules | None = None) -> Told:

@@ -164,6 +164,10 @@ class Told(Struct, frozen=True):
     """What the caller is allowed beyond what the statement needs, in words."""
     reached: str = ""
     """What holds in that state."""
+    about: str = ""
+    """What an engine does that lacks these rules, and what comes of it; empty where no fault is just that."""
+    issues: tuple[int, ...] = ()
+    """Numbers of vLLM's public issues and pull requests about it."""
 
     @property
     def title(self) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import html
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +32,10 @@ def test_a_fault_is_told_written_and_reported(
     report: dict[str, Any] = msgspec.json.decode(files["json"].read_bytes())
     assert report["verdict"] == "found"
     assert len(report["calls"]) == 2
+    command = shlex.join(["slotproof", "explore", "--without", "keep_reserved", "--kind", "full"])
+    made_by = re.search(r"<code>(slotproof .*)</code>", files["html"].read_text())
+    assert made_by is not None
+    assert set(shlex.split(html.unescape(made_by[1]))) == {*shlex.split(command), *options}
 
 
 def test_an_alias_of_the_catalogue_names_its_rule(

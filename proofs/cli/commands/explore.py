@@ -255,7 +255,7 @@ def _write(
     answer: Answer, told: Told, rules: Rules, page: Path | None, trace: Path | None, test: Path | None
 ) -> None:
     if page is not None:
-        write_page(page, told)
+        write_page(page, told, options.typed(click.get_current_context()))
     if trace is not None:
         write_trace(correct_trace(answer), trace)
     if test is not None and answer.story is not None:

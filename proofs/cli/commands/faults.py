@@ -12,11 +12,9 @@ from rich.table import Table
 from slotproof.model.claims.statements import STATEMENTS
 from slotproof.model.language.rules import RULES
 from slotproof.proofs.cli import options
-from slotproof.proofs.faults.catalogue import FAULTS, LEFT_OUT, NAMED, Fault
+from slotproof.proofs.faults.catalogue import FAULTS, ISSUES, LEFT_OUT, NAMED, Fault
 from slotproof.proofs.output.errors import Exit, UserError
 from slotproof.proofs.output.files import STANDARD_OUTPUT, check_writable, write_json
-
-ISSUES = "https://github.com/vllm-project/vllm/issues/"
 
 
 @click.command()
