@@ -208,3 +208,11 @@ def test_links_lead_somewhere_and_lines_can_be_read(page: Path) -> None:
         assert (ROOT / file).exists(), file
     for line in text.splitlines():
         assert line.startswith("|") or len(line) <= 100, line
+
+
+def test_contributing_lists_every_room() -> None:
+    rooms = re.findall(r"^\| `([\w/]+)` \|", (ROOT / "CONTRIBUTING.md").read_text(), flags=re.M)
+    packages = (ROOT / package for package in ("model", "impl", "proofs"))
+    there = {str(init.parent.relative_to(ROOT)) for p in packages for init in p.glob("*/__init__.py")}
+    assert len(rooms) == len(set(rooms))
+    assert set(rooms) == there
