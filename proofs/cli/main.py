@@ -5,19 +5,17 @@ from __future__ import annotations
 import importlib
 import os
 import pkgutil
-import signal
 import sys
-import threading
 import traceback
 
 import click
 
-from slotproof.proofs.cli import commands
+from slotproof.proofs.cli import commands, interrupts
 from slotproof.proofs.output.errors import Exit, UserError
 from slotproof.proofs.output.words import error_line, one_line
 
 DEBUG = "SLOTPROOF_DEBUG"
-INTERRUPTED = ("slotproof: interrupted", 130)
+INTERRUPTED = ("slotproof: interrupted", Exit.INTERRUPTED)
 
 
 class _Commands(click.Group):
@@ -42,14 +40,15 @@ def slotproof() -> None:
     """Prove vLLM's allocate_slots and the block pool under it; gate implementations on what is proved.
 
     Exit codes: 0 proved, or agrees; 1 refuted, or disagrees; 2 the command line or a file cannot be
-    used; 3 not proved, not covered, or an error of slotproof's own.
+    used; 3 not proved, not covered, nothing compared, or an error of slotproof's own; 130 interrupted
+    (SIGINT or SIGTERM), after what was known by then was told.
     """
 
 
 def main() -> None:
     """The entry point of `slotproof`: every error is one line on standard error, and an exit code."""
     _open_standard_streams()
-    sys.unraisablehook = _interrupt_again
+    interrupts.watch()
     sys.exit(run())
 
 
@@ -58,16 +57,6 @@ def _open_standard_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
-
-
-def _interrupt_again(ignored: sys.UnraisableHookArgs) -> None:
-    """An interrupt during a finalizer, of which Z3's terms have many, is ignored: it comes once more."""
-    if issubclass(ignored.exc_type, KeyboardInterrupt):
-        again = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
-        again.daemon = True
-        again.start()
-    else:
-        sys.__unraisablehook__(ignored)
 
 
 def run(arguments: list[str] | None = None) -> int:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import Enum
+from itertools import zip_longest
 from typing import Any
 
 import msgspec
@@ -14,7 +15,7 @@ from slotproof.model.language.state import State
 from slotproof.model.running import Running
 from slotproof.model.scheduling.caller import Outcome
 from slotproof.proofs.output.text import block_names
-from slotproof.proofs.output.words import one_line
+from slotproof.proofs.output.words import counted, one_line
 from slotproof.proofs.traces.trace import usage_of
 
 USAGE_TOLERANCE = 1e-9
@@ -22,6 +23,8 @@ BLOCKS = ("result.hits", "result.new_blocks", "free_queue", "tables", "to_zero",
 """Fields whose values are blocks."""
 SHOWN = 120
 """Characters of a value that a difference shows."""
+WHOLE = 8
+"""Entries of a list that is shown whole; of longer ones, those that differ, and no more than that."""
 
 
 class Strictness(Enum):
@@ -61,6 +64,20 @@ def _named(field: str, value: object) -> object:
     if not field.startswith(BLOCKS) or not isinstance(value, int | tuple | list):
         return value
     return block_names(value if isinstance(value, tuple | list) else (value,))
+
+
+def list_difference(field: str, expected: Sequence[Any], got: Sequence[Any]) -> Difference:
+    """A difference between two lists: whole if they are short, else the entries that differ, by index."""
+    longest = max(len(expected), len(got))
+    if longest <= WHOLE:
+        return difference(field, expected, got)
+    pairs = list(zip_longest(expected, got, fillvalue="nothing"))
+    differ = [i for i, (ours, theirs) in enumerate(pairs) if ours != theirs]
+    more = f" and {len(differ) - WHOLE} more" if len(differ) > WHOLE else ""
+    texts = (
+        " ".join(f"[{i}] {_named(field, pairs[i][side])}" for i in differ[:WHOLE]) + more for side in (0, 1)
+    )
+    return difference(field, *texts)
 
 
 def _short(value: object) -> str:
@@ -138,7 +155,7 @@ def result_differences(strictness: Strictness, expected: Result, got: Result) ->
         if strictness is Strictness.COUNTS:
             found += _count(f"result.{field}", ours, theirs)
         elif ours != theirs:
-            found.append(difference(f"result.{field}", ours, theirs))
+            found.append(list_difference(f"result.{field}", ours, theirs))
     return found
 
 
@@ -160,24 +177,23 @@ def _exact(expected: Snapshot, got: Snapshot, keys: KeyMatch) -> Iterator[Differ
     for field in ("free_queue", "ref_cnt", "tables", "to_zero"):
         ours, theirs = getattr(expected, field), getattr(got, field)
         if ours != theirs:
-            yield _where(field, ours, theirs)
+            if isinstance(ours, dict):
+                yield _tables(ours, theirs)
+            else:
+                yield list_difference(field, ours, theirs)
     if len(expected.hashes) == len(got.hashes):
         yield from keys.differences(expected.hashes, got.hashes)
     else:
-        yield difference("hashes", f"{len(expected.hashes)} blocks", f"{len(got.hashes)} blocks")
+        yield _number("hashes", len(expected.hashes), len(got.hashes))
     yield from _usage(expected.usage, got.usage)
 
 
-def _where(field: str, ours: Any, theirs: Any) -> Difference:
-    """The one entry that differs, if it is one of a long sequence or a table; else the whole."""
-    if isinstance(ours, dict):
-        requests = [r for r in sorted({*ours, *theirs}) if ours.get(r) != theirs.get(r)]
-        r = requests[0]
-        return difference(f"{field}[{r}]", ours.get(r, "no table"), theirs.get(r, "no table"))
-    if len(ours) == len(theirs) and len(repr(ours)) > SHOWN:
-        i = next(i for i, pair in enumerate(zip(ours, theirs, strict=True)) if pair[0] != pair[1])
-        return difference(f"{field}[{i}]", ours[i], theirs[i])
-    return difference(field, ours, theirs)
+def _tables(ours: dict[int, tuple[int, ...]], theirs: dict[int, tuple[int, ...]]) -> Difference:
+    """The first table that differs."""
+    r = next(r for r in sorted({*ours, *theirs}) if ours.get(r) != theirs.get(r))
+    if r in ours and r in theirs:
+        return list_difference(f"tables[{r}]", ours[r], theirs[r])
+    return difference(f"tables[{r}]", ours.get(r, "no table"), theirs.get(r, "no table"))
 
 
 def _usage(expected: float, got: float) -> Iterator[Difference]:
@@ -193,7 +209,7 @@ def _counts(expected: Snapshot, got: Snapshot) -> Iterator[Difference]:
         yield difference("blocks by ref_cnt", dict(sorted(ours.items())), dict(sorted(theirs.items())))
     hashed = [sum(key is not None for key in snapshot.hashes) for snapshot in (expected, got)]
     if hashed[0] != hashed[1]:
-        yield difference("hashes", f"{hashed[0]} blocks", f"{hashed[1]} blocks")
+        yield _number("hashes", *hashed)
     for r in sorted({*expected.tables, *got.tables}):
         yield from _count(f"tables[{r}]", expected.tables.get(r, ()), got.tables.get(r, ()))
     yield from _usage(expected.usage, got.usage)
@@ -203,15 +219,19 @@ def _count(field: str, ours: tuple[int, ...], theirs: tuple[int, ...]) -> Iterat
     """Two lists of blocks are alike if they have as many entries and as many null blocks."""
     pair = [(len(blocks), blocks.count(0)) for blocks in (ours, theirs)]
     if pair[0] != pair[1]:
-        texts = [f"{n} blocks" + (f" ({nulls} null)" if nulls else "") for n, nulls in pair]
+        texts = [counted(n, "block") + (f" ({nulls} null)" if nulls else "") for n, nulls in pair]
         yield difference(field, *texts)
+
+
+def _number(field: str, ours: int, theirs: int) -> Difference:
+    return difference(field, counted(ours, "block"), counted(theirs, "block"))
 
 
 def _inconsistencies(num_blocks: int, got: Snapshot) -> Iterator[Difference]:
     """What is wrong with a snapshot whatever the implementation does."""
     for field in ("ref_cnt", "hashes"):
         if len(getattr(got, field)) != num_blocks:
-            yield difference(field, f"{num_blocks} blocks", f"{len(getattr(got, field))} blocks")
+            yield _number(field, num_blocks, len(getattr(got, field)))
             return
     lists = {"free_queue": got.free_queue, "to_zero": got.to_zero}
     lists |= {f"tables[{r}]": table for r, table in got.tables.items()}
@@ -230,7 +250,8 @@ def _inconsistencies(num_blocks: int, got: Snapshot) -> Iterator[Difference]:
     free = set(got.free_queue)
     for block in range(1, num_blocks):
         if got.ref_cnt[block] != held[block]:
-            yield difference(f"ref_cnt[{block}]", f"{held[block]} table entries", got.ref_cnt[block])
+            entries = counted(held[block], "table entry", "table entries")
+            yield difference(f"ref_cnt[{block}]", entries, got.ref_cnt[block])
         if (block in free) != (got.ref_cnt[block] == 0):
             state = "free" if block in free else "not free"
             yield difference(f"free_queue: block {block}", "free exactly if ref_cnt is 0", state)

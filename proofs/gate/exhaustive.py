@@ -23,7 +23,7 @@ from slotproof.model.language.state import UNKNOWN
 from slotproof.model.running import ContractError, Running
 from slotproof.proofs.campaign.calls import model_config
 from slotproof.proofs.gate.compare import Strictness
-from slotproof.proofs.gate.gate import Progress, Report, compare_story, count, fair
+from slotproof.proofs.gate.gate import Progress, Report, compare_story, count, fair, interruptible
 from slotproof.proofs.gate.isolation import Isolated
 from slotproof.proofs.gate.oracle import Expectation, expect
 
@@ -54,20 +54,28 @@ def exhaust(
         CannotStart: there is no implementation to drive.
     """
     report = Report(required=())
-    implementation.start()
     start = time.monotonic()
+    with interruptible(report):
+        implementation.start()
+        start = time.monotonic()
+        for config, story in _all(depth, configs, strictness):
+            compared, report.failure = compare_story(implementation, config, story, strictness)
+            report.sequences += 1
+            count(report, config, story[:compared])
+            progress(report)
+            if report.failure is not None:
+                break
+    report.seconds = time.monotonic() - start
+    return report
+
+
+def _all(
+    depth: int, configs: Sequence[Config], strictness: Strictness
+) -> Iterator[tuple[Config, list[Expectation]]]:
     for reach in range(1, depth + 1):
         for config in configs:
             for story in stories(config, reach, strictness):
-                compared, report.failure = compare_story(implementation, config, story, strictness)
-                report.sequences += 1
-                count(report, config, story[:compared])
-                progress(report)
-                if report.failure is not None:
-                    report.seconds = time.monotonic() - start
-                    return report
-    report.seconds = time.monotonic() - start
-    return report
+                yield config, story
 
 
 def stories(config: Config, depth: int, strictness: Strictness) -> Iterator[list[Expectation]]:

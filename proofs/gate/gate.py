@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -28,6 +28,7 @@ from slotproof.proofs.gate.compare import (
 from slotproof.proofs.gate.coverage import reached, rows
 from slotproof.proofs.gate.isolation import Fault, Isolated, Kind
 from slotproof.proofs.gate.oracle import Expectation, expect, trace_of
+from slotproof.proofs.output.words import counted
 from slotproof.proofs.traces.trace import Trace
 
 SEQUENCE = 100
@@ -45,6 +46,10 @@ class Verdict(Enum):
 
     AGREES = "agrees"
     DISAGREES = "disagrees"
+    NOTHING = "nothing"
+    """Nothing was compared: no call was made."""
+    INTERRUPTED = "interrupted"
+    """No difference so far, and it was stopped."""
     UNCOVERED = "uncovered"
     """No difference, but something worth having seen was never reached."""
     KNOWN = "known"
@@ -85,11 +90,13 @@ class Report:
     known: Counter[str] = field(default_factory=Counter)
     """How often a statement was broken as KNOWN.md tells, by its section."""
     known_is_accepted: bool = False
+    interrupted: bool = False
+    """It was stopped: this is what was known by then."""
 
     @property
     def extent(self) -> str:
         """How much has been done."""
-        return f"{self.calls} calls in {self.sequences} sequences"
+        return f"{counted(self.calls, 'call')} in {counted(self.sequences, 'sequence')}"
 
     @property
     def uncovered(self) -> list[str]:
@@ -100,6 +107,10 @@ class Report:
     def verdict(self) -> Verdict:
         if self.failure is not None:
             return Verdict.DISAGREES
+        if self.interrupted:
+            return Verdict.INTERRUPTED
+        if not self.calls:
+            return Verdict.NOTHING
         if self.known and not self.known_is_accepted:
             return Verdict.KNOWN
         return Verdict.UNCOVERED if self.uncovered else Verdict.AGREES
@@ -132,7 +143,6 @@ def campaign(
     """
     configs = configurations(seed) if configs is None else configs
     report = Report(required=required_rows(configs, strictness))
-    implementation.start()
     start = time.monotonic()
 
     def left() -> int:
@@ -140,14 +150,26 @@ def campaign(
             return 0
         return SEQUENCE if calls is None else min(SEQUENCE, calls - report.calls)
 
-    turn = 0
-    while left() and report.failure is None:
-        config = configs[turn % len(configs)]
-        search = _Search(implementation, config, strictness, report, left, progress)
-        search.run(seed * 1_000_003 + turn)
-        turn += 1
+    with interruptible(report):
+        implementation.start()
+        start = time.monotonic()
+        turn = 0
+        while left() and report.failure is None:
+            config = configs[turn % len(configs)]
+            search = _Search(implementation, config, strictness, report, left, progress)
+            search.run(seed * 1_000_003 + turn)
+            turn += 1
     report.seconds = time.monotonic() - start
     return report
+
+
+@contextmanager
+def interruptible(report: Report) -> Iterator[None]:
+    """An interrupt of the body ends it, and the report says so."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        report.interrupted = True
 
 
 _NEVER_DRAWN = {
@@ -207,12 +229,13 @@ class _Search:
             settings(hypothesis.seed(seed)(hypothesis.given(numbers)(self._attempt)))()
         except (_Disagreement, _Enough, hypothesis.errors.Flaky):
             assert self.failure is not None
+        finally:  # an interrupt leaves what was found
             self.report.failure = self.failure
-            if self.failure.fault is not Kind.HUNG:  # each try would hang as long
-                until = time.monotonic() + SHRINK_SECONDS
-                self.report.failure = _without_needless_calls(
-                    self.implementation, self.failure, self.strictness, until
-                )
+        if self.failure is not None and self.failure.fault is not Kind.HUNG:  # each try would hang as long
+            until = time.monotonic() + SHRINK_SECONDS
+            self.report.failure = _without_needless_calls(
+                self.implementation, self.failure, self.strictness, until
+            )
 
     def _attempt(self, numbers: list[bytes]) -> None:
         shrinking = self.failure is not None
@@ -279,9 +302,16 @@ def fair(call: Call, strictness: Strictness) -> Call | None:
 
 
 def compare_story(
-    implementation: Isolated, config: Config, story: list[Expectation], strictness: Strictness
+    implementation: Isolated,
+    config: Config,
+    story: list[Expectation],
+    strictness: Strictness,
+    agreed: Callable[[int], None] = lambda calls: None,
 ) -> tuple[int, Failure | None]:
-    """Drive a fresh allocator through a story: how many calls were compared, and the first difference."""
+    """Drive a fresh allocator through a story: how many calls were compared, and the first difference.
+
+    `agreed` is told, call by call, how many calls agree.
+    """
     keys = KeyMatch()
     with closing(implementation.run(config, [e.call for e in story])) as replies:
         for index, reply in enumerate(replies):
@@ -300,6 +330,7 @@ def compare_story(
                     return index, None
             if found:
                 return index, Failure(config, story[:index], found, fault)
+            agreed(index)
     return len(story), None
 
 

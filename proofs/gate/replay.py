@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,6 +29,8 @@ class Replay(NamedTuple):
     differences: list[Difference]
     by_model: bool = False
     """It is the model that tells the story otherwise."""
+    interrupted: bool = False
+    """It was stopped after these calls."""
 
 
 def retell(trace: Trace, path: Path) -> Replay:
@@ -53,12 +56,30 @@ def retell(trace: Trace, path: Path) -> Replay:
     return Replay(len(trace.steps), [], by_model=True)
 
 
-def run_again(implementation: Isolated, trace: Trace, strictness: Strictness) -> Replay:
+def run_again(
+    implementation: Isolated,
+    trace: Trace,
+    strictness: Strictness,
+    compared: Callable[[int], None] = lambda calls: None,
+) -> Replay:
     """Drive an implementation with the trace's calls, and compare it with the model.
+
+    Args:
+        compared: Is told, call by call, how many calls agree.
 
     Raises:
         CannotStart: there is no implementation to drive.
     """
     story = expect_all(trace.config, [step.call for step in trace.steps])
-    compared, failure = compare_story(implementation, trace.config, story, strictness)
-    return Replay(compared, failure.differences if failure else [])
+    agreed = 0
+
+    def count(calls: int) -> None:
+        nonlocal agreed
+        agreed = calls
+        compared(calls)
+
+    try:
+        calls, failure = compare_story(implementation, trace.config, story, strictness, count)
+    except KeyboardInterrupt:
+        return Replay(agreed, [], interrupted=True)
+    return Replay(calls, failure.differences if failure else [])

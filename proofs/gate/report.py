@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
 import msgspec
@@ -12,62 +12,90 @@ import msgspec
 from slotproof.proofs.gate.gate import Report, Verdict
 from slotproof.proofs.output.files import write_file, write_json
 from slotproof.proofs.output.text import call_line, config_line
+from slotproof.proofs.output.words import counted, one_line
+
+
+class Commands(NamedTuple):
+    """What to type next; each shows the same thing as here."""
+
+    again: str
+    """The same campaign."""
+    more: str
+    """A larger one."""
+    replay: str
+    """The failing trace alone."""
 
 
 def lines(
-    report: Report, impl: str, seed: int | None, trace: Path, again: str, more: str, *, coverage: bool
+    report: Report, impl: str, seed: int | None, commands: Commands, *, coverage: bool
 ) -> Iterator[str]:
-    """The report for people.
+    """The report for people: what matters most comes first.
 
     Args:
         seed: of a random campaign; None for an exhaustive one.
-        trace: where the failing trace is.
-        again: the command that does the same again.
-        more: the command for a larger campaign.
-        coverage: with every row of coverage.
+        commands: What to type next.
+        coverage: With every row of coverage.
     """
     speed = f"{report.seconds:.1f} s, {report.calls / max(report.seconds, 1e-9):,.0f} calls/s"
     drawn = "every sequence" if seed is None else f"seed {seed}"
     done = f"{report.extent} ({drawn}, {speed})"
+    yield from _agreement(report, impl, done) if report.failure is None else _failure(report, impl, done)
+    if report.interrupted:
+        yield "  interrupted: this is what was known by then"
+    if report.failure is not None:
+        yield f"  again: {commands.again}"
+        yield f"  trace of {counted(len(report.failure.story), 'call')}: {commands.replay}"
+    elif report.verdict in (Verdict.UNCOVERED, Verdict.NOTHING):
+        yield f"  give it more: {commands.more}"
+    elif report.verdict is Verdict.KNOWN:
+        yield f"  go on without: {commands.again} --known"
     if coverage:
-        width = max(map(len, report.coverage), default=0)
-        for row in report.required or sorted(report.coverage):
+        rows = report.required or sorted(report.coverage)
+        width = max(map(len, rows), default=0)
+        for row in rows:
             yield f"  {row:{width}}  {report.coverage[row]:>8}"
-    if report.failure is None:
-        seen = sum(1 for row in report.coverage if report.coverage[row])
-        small = ", but the campaign is too small to tell" if report.uncovered else ""
-        yield f"{impl} agrees with the model{small}: {done}, {seen} rows of coverage reached"
-        for line in _known(report):
-            yield f"  {line}"
+
+
+def _agreement(report: Report, impl: str, done: str) -> Iterator[str]:
+    if not report.calls:
+        yield f"{impl}: nothing was compared: {done}"
+        return
+    seen = counted(sum(1 for row in report.coverage if report.coverage[row]), "row")
+    so_far = " so far" if report.interrupted else ""
+    small = ", but the campaign is too small to tell" if report.verdict is Verdict.UNCOVERED else ""
+    yield f"{impl} agrees with the model{so_far}{small}: {done}, {seen} of coverage reached"
+    for line in _known(report):
+        yield f"  {line}"
+    if not report.interrupted:
         for row in report.uncovered:
             yield f"  never reached: {row}"
-        if report.uncovered:
-            yield f"  give it more: {more}"
-        if report.verdict is Verdict.KNOWN:
-            yield f"  go on without: {again} --known"
-        return
+
+
+def _failure(report: Report, impl: str, done: str) -> Iterator[str]:
     failure = report.failure
+    assert failure is not None
     where = "when it is fresh" if failure.call is None else f"at: {call_line(failure.call)}"
     yield f"{impl} disagrees with the model {where}"
     for difference in failure.differences:
         yield f"  {difference.line}"
     yield f"  engine: {config_line(failure.config)}"
     yield f"  found after {done}"
-    yield f"  again: {again}"
-    manager = impl.removesuffix("-scheduler")
-    yield f"  trace of {len(failure.story)} calls: slotproof replay {trace} --impl {manager}"
 
 
 def _known(report: Report) -> list[str]:
     """What was broken as KNOWN.md tells."""
-    return [f"{times} times, see KNOWN.md: {section}" for section, times in sorted(report.known.items())]
+    return [
+        f"{counted(times, 'time')}, see KNOWN.md: {section}"
+        for section, times in sorted(report.known.items())
+    ]
 
 
 def write_gate_json(path: Path, report: Report, impl: str, seed: int | None, trace: Path) -> None:
-    """The report as JSON. Raises UserError if it cannot be written."""
+    """The report as JSON; `partial` if it was stopped. Raises UserError if it cannot be written."""
     failure = report.failure
     value: dict[str, Any] = {
         "verdict": report.verdict.value,
+        "partial": report.interrupted,
         "impl": impl,
         "seed": seed,
         "calls": report.calls,
@@ -89,29 +117,32 @@ def write_gate_json(path: Path, report: Report, impl: str, seed: int | None, tra
 
 
 def write_junit(path: Path, report: Report, impl: str) -> None:
-    """The report as JUnit's XML: one case for agreement, one for coverage. Raises UserError likewise."""
+    """The report as JUnit's XML: one case for agreement, one for coverage. Raises UserError likewise.
+
+    One that was stopped has an error in a third case, `complete`.
+    """
     problems: dict[str, list[str]] = {"agreement": [], "coverage": []}
     if report.failure is not None:
         problems["agreement"] = [difference.line for difference in report.failure.differences]
-    else:
+    elif report.verdict is Verdict.NOTHING:
+        problems["agreement"] = ["nothing was compared"]
+    elif not report.interrupted:
         problems["agreement"] = _known(report) if report.verdict is Verdict.KNOWN else []
         problems["coverage"] = [f"never reached: {row}" for row in report.uncovered]
-    failures = sum(1 for found in problems.values() if found)
-    suite = ElementTree.Element(
-        "testsuite", name="slotproof gate", tests="2", failures=str(failures), errors="0", skipped="0"
-    )
+    if report.interrupted:
+        problems["complete"] = ["interrupted: this is what was known by then"]
+    found = [name for name, texts in problems.items() if texts]
+    errors = found.count("complete")
+    suite = ElementTree.Element("testsuite", name="slotproof gate", tests=str(len(problems)))
+    suite.attrib |= {"failures": str(len(found) - errors), "errors": str(errors), "skipped": "0"}
     suite.set("time", f"{report.seconds:.3f}")
-    for name, found in problems.items():
+    for name, texts in problems.items():
         seconds = f"{report.seconds:.3f}" if name == "agreement" else "0.000"
         case = ElementTree.SubElement(
             suite, "testcase", classname=f"slotproof.gate.{impl}", name=name, time=seconds
         )
-        if found:
-            failure = ElementTree.SubElement(case, "failure", message=_printable(found[0]))
-            failure.text = _printable("\n".join(found))
+        if texts:
+            kind = "error" if name == "complete" else "failure"
+            problem = ElementTree.SubElement(case, kind, message=one_line(texts[0]))
+            problem.text = "\n".join(map(one_line, texts))
     write_file(path, ElementTree.tostring(suite, encoding="utf-8", xml_declaration=True) + b"\n")
-
-
-def _printable(text: str) -> str:
-    """XML has no control characters."""
-    return "".join(c if c.isprintable() or c == "\n" else "�" for c in text)

@@ -15,7 +15,9 @@ class Exit(IntEnum):
     USAGE = 2
     """What was given on the command line, or in a file, cannot be used."""
     UNKNOWN = 3
-    """Not proved, not covered, or an error of slotproof's own."""
+    """Not proved, not covered, nothing compared, or an error of slotproof's own."""
+    INTERRUPTED = 130
+    """Stopped by SIGINT or SIGTERM; what was known by then is told, and marked as partial."""
 
 
 class UserError(Exception):

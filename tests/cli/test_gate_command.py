@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -11,9 +12,14 @@ from xml.etree import ElementTree
 
 import pytest
 
+from slotproof.impl.protocol import Config
 from slotproof.proofs.cli.main import run
 from slotproof.proofs.gate import gate
+from slotproof.proofs.gate.oracle import trace_of
+from slotproof.proofs.traces.trace import write_trace
 
+TRACE = "slotproof-trace-mine-tampered-1.json"
+"""Where a difference of mine:tampered goes if nobody says otherwise."""
 MODEL = "slotproof.proofs.gate.model_allocator:ModelAllocator"
 
 ALLOCATORS = """
@@ -104,14 +110,14 @@ def test_a_difference_is_told_and_replays(capsys: pytest.CaptureFixture[str], fo
     assert out.startswith("mine:tampered disagrees with the model at: ")
     assert "  free_queue: expected b" in out
     assert "  again: slotproof gate --impl mine:tampered --calls 4000 --seed 1\n" in out
-    assert "slotproof replay slotproof-trace.json --impl mine:tampered\n" in out
+    assert f"slotproof replay {TRACE} --impl mine:tampered\n" in out
 
-    assert slotproof("replay", "slotproof-trace.json", "--impl", "mine:tampered") == 1
+    assert slotproof("replay", TRACE, "--impl", "mine:tampered") == 1
     out = capsys.readouterr().out
     assert "mine:tampered disagrees with the trace at call " in out
-    assert slotproof("replay", "slotproof-trace.json", "--impl", MODEL) == 0
+    assert slotproof("replay", TRACE, "--impl", MODEL) == 0
     assert f"{MODEL} agrees with the trace: " in capsys.readouterr().out
-    assert slotproof("replay", "slotproof-trace.json") == 0
+    assert slotproof("replay", TRACE) == 0
     out = capsys.readouterr().out
     assert "   1. add_request request=" in out
     assert "the model agrees with the trace: " in out
@@ -127,8 +133,48 @@ def test_too_few_calls(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_coverage_is_told_in_a_pipe_too(capsys: pytest.CaptureFixture[str]) -> None:
     assert slotproof("gate", "--impl", MODEL, "--calls", 20, "--coverage") == 3
-    rows = dict(line.rsplit(maxsplit=1) for line in capsys.readouterr().out.splitlines()[:-1])
+    told = capsys.readouterr().out.splitlines()
+    more = next(n for n, line in enumerate(told) if line.startswith("  give it more: "))
+    rows = dict(line.rsplit(maxsplit=1) for line in told[more + 1 :])
     assert rows["  refused: stage 0"] == "0"
+    assert len({len(line) for line in told[more + 1 :]}) == 1
+
+
+def test_a_difference_comes_before_the_coverage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert slotproof("gate", "--impl", "mine:tampered", "--exhaustive", 4, "--coverage") == 1
+    told = capsys.readouterr().out.splitlines()
+    assert told[0].startswith("mine:tampered disagrees with the model at: ")
+    assert told.index("  again: slotproof gate --impl mine:tampered --exhaustive 4") < next(
+        n for n, line in enumerate(told) if line.startswith("  call: finish")
+    )
+
+
+def test_what_to_type_next_repeats_every_option(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    how = ["--compare", "counts", "--patience", "7"]
+    trace = folder / "a trace.json"
+    assert slotproof("gate", "--impl", "mine:raises", "--calls", 500, *how, "--trace", trace) == 1
+    out = capsys.readouterr().out
+    assert f"  again: slotproof gate --impl mine:raises --calls 500 --seed 0 {' '.join(how)}\n" in out
+    replay = f"slotproof replay '{trace}' --impl mine:raises {' '.join(how)}"
+    assert f": {replay}\n" in out
+    assert slotproof(*shlex.split(replay)[1:]) == 1
+
+
+def test_nothing_compared_is_no_agreement(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    assert slotproof("gate", "--impl", MODEL, "--seconds", 1e-9, "--json", "j.json", "--junit", "j.xml") == 3
+    out = capsys.readouterr().out
+    assert out.startswith(f"{MODEL}: nothing was compared: 0 calls in 0 sequences")
+    assert "agrees" not in out
+    assert json.loads((folder / "j.json").read_text())["verdict"] == "nothing"
+    assert ElementTree.parse(folder / "j.xml").getroot().get("failures") == "1"
+
+    config = Config(num_blocks=4, block_size=2, max_model_len=8)
+    write_trace(trace_of(config, []), folder / "start.json")
+    for implementation in ([], ["--impl", MODEL]):
+        assert slotproof("replay", "start.json", *implementation, "--json", "replay.json") == 3
+        out = capsys.readouterr().out
+        assert "nothing was compared: the trace has no calls\nwrote replay.json\n" in out
+        assert json.loads((folder / "replay.json").read_text())["verdict"] == "nothing"
 
 
 def test_reports_for_machines(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
@@ -138,6 +184,8 @@ def test_reports_for_machines(capsys: pytest.CaptureFixture[str], folder: Path) 
         out, err = capsys.readouterr()
         report = json.loads(out)
         assert err.startswith(implementation)
+        assert err.endswith("wrote t.json\nwrote junit.xml\n" if code else "wrote junit.xml\n")
+        assert report["partial"] is False
         assert report["verdict"] == ("disagrees" if code else "agrees")
         assert {"calls", "coverage", "differences", "seed"} <= set(report)
         assert bool(report["differences"]) == bool(code) == (folder / "t.json").exists()
@@ -174,8 +222,13 @@ def test_an_implementation_that_gives_no_answer(
     assert slotproof("gate", "--impl", f"mine:{name}", "--calls", 500, "--patience", 2) == 1
     out = capsys.readouterr().out
     assert f"  answer: expected one, got none: {text}\n" in out
-    assert slotproof("replay", "slotproof-trace.json") == 0
-    assert slotproof("replay", "slotproof-trace.json", "--impl", f"mine:{name}", "--patience", 2) == 1
+    trace = f"slotproof-trace-mine-{name}-0.json"
+    again = f"slotproof replay {trace} --impl mine:{name} --patience 2"
+    assert f": {again}\n" in out
+    assert f"\nwrote {trace}\n" in out
+    assert slotproof("replay", trace) == (3 if name.startswith("factory") else 0)  # 3: a start state alone
+    assert slotproof(*shlex.split(again)[1:]) == 1
+    assert f"  answer: expected one, got none: {text}\n" in capsys.readouterr().out
 
 
 USAGE: dict[str, tuple[list[str], str]] = {
@@ -198,6 +251,18 @@ USAGE: dict[str, tuple[list[str], str]] = {
         "leave out --calls",
     ),
     "a device for another": (["gate", "--impl", MODEL, "--device", "cuda"], "only --impl torch has devices"),
+    "one file for two": (
+        ["gate", "--impl", MODEL, "--json", "a.json", "--junit", "./a.json"],
+        "--junit and --json: a.json can be only one of them: name two files",
+    ),
+    "the default trace for another": (
+        ["gate", "--impl", "mine:tampered", "--seed", "1", "--json", TRACE],
+        f"--trace and --json: {TRACE} can be only one of them",
+    ),
+    "a trace to write over": (
+        ["replay", "mine.py", "--json", "mine.py"],
+        "TRACE and --json: mine.py can be only",
+    ),
     "no folder": (["gate", "--impl", MODEL, "--json", "no/where.json"], "there is no folder no"),
     "a folder for a file": (["gate", "--impl", MODEL, "--trace", "."], "is a folder"),
     "no trace": (["replay"], "Missing argument 'TRACE'"),
@@ -222,7 +287,7 @@ def test_a_trace_with_a_call_that_no_caller_may_make(
     capsys: pytest.CaptureFixture[str], folder: Path
 ) -> None:
     assert slotproof("gate", "--impl", "mine:tampered", "--calls", 4000, "--seed", 1) == 1
-    content = json.loads((folder / "slotproof-trace.json").read_text())
+    content = json.loads((folder / TRACE).read_text())
     content["states"][1]["call"] = {"call": "preempt", "request": 77}
     (folder / "bad.json").write_text(json.dumps(content))
     capsys.readouterr()
@@ -235,7 +300,7 @@ def test_a_trace_with_a_call_that_no_caller_may_make(
 
 def test_a_trace_that_the_model_tells_otherwise(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
     assert slotproof("gate", "--impl", "mine:tampered", "--calls", 4000, "--seed", 1) == 1
-    content = json.loads((folder / "slotproof-trace.json").read_text())
+    content = json.loads((folder / TRACE).read_text())
     content["states"][1]["to_zero"] = [1]
     (folder / "bad.json").write_text(json.dumps(content))
     capsys.readouterr()

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from ctypes import ArgumentError
 from pathlib import Path
 from typing import NoReturn
+from xml.etree import ElementTree
 
 import pytest
 import z3
 
+from slotproof.impl.protocol import AddRequest, Allocate, Call, Config, Finish
 from slotproof.model.language.rules import Rules
 from slotproof.proofs.cli import main as cli
 from slotproof.proofs.cli.commands import explore
 from slotproof.proofs.explore import bounded
 from slotproof.proofs.explore.explore import engines
+from slotproof.proofs.gate.oracle import expect_all, trace_of
+from slotproof.proofs.traces.trace import write_trace
 
 SLOTPROOF = str(Path(sys.executable).parent / "slotproof")
 
@@ -39,6 +46,77 @@ def test_the_workers_of_prove_leave_it_to_the_command() -> None:
     os.killpg(command.pid, signal.SIGINT)
     out, err = command.communicate(timeout=30)
     assert (command.returncode, out, err.strip()) == (130, "", "slotproof: interrupted")
+
+
+HANGS = """
+import time
+from slotproof.impl.protocol import Finish
+from slotproof.proofs.gate.model_allocator import ModelAllocator
+
+class Allocator(ModelAllocator):
+    def step(self, call):
+        if isinstance(call, Finish):
+            open("hangs", "w").close()
+            time.sleep(60)
+        return super().step(call)
+"""
+
+
+def stopped(
+    folder: Path, command: str, when: Callable[[], bool], how: signal.Signals
+) -> tuple[int, str, str]:
+    """Exit code and output of a command in a folder, which is sent a signal at some moment."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", f"{BEATS}\ncli.main()", *command.split()],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=folder,
+    )
+    while process.poll() is None and not when():
+        time.sleep(0.05)
+    process.send_signal(how)
+    start = time.monotonic()
+    out, err = process.communicate(timeout=30)
+    assert time.monotonic() - start < 5
+    return process.returncode, out, err
+
+
+BEATS = """
+from slotproof.proofs.cli import main as cli, working
+working.HEARTBEAT = 0.1
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_a_gate_tells_and_writes_what_is_known(how: signal.Signals, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(HANGS)
+    command = "gate --impl mine:Allocator --exhaustive 4 --json gate.json --junit gate.xml"
+    code, out, err = stopped(tmp_path, command, (tmp_path / "hangs").exists, how)
+    assert code == 130
+    assert out.startswith("mine:Allocator agrees with the model so far: ")
+    assert "\n  interrupted: this is what was known by then\n" in out
+    assert re.search(r"^slotproof: gate: \d+ calls? in \d+ sequences?, after \d s$", err, re.MULTILINE)
+    report = json.loads((tmp_path / "gate.json").read_text())
+    assert (report["verdict"], report["partial"]) == ("interrupted", True)
+    assert report["calls"] > 0
+    suite = ElementTree.parse(tmp_path / "gate.xml").getroot()
+    assert (suite.get("failures"), suite.get("errors")) == ("0", "1")
+
+
+def test_a_replay_tells_the_calls_that_agreed(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(HANGS)
+    calls: list[Call] = [AddRequest(request=0, tokens=(1,)), Allocate(request=0, new=1), Finish(request=0)]
+    config = Config(num_blocks=4, block_size=2, max_model_len=8)
+    write_trace(trace_of(config, expect_all(config, calls)), tmp_path / "t.json")
+    command = "replay t.json --impl mine:Allocator --json replay.json"
+    code, out, _ = stopped(tmp_path, command, (tmp_path / "hangs").exists, signal.SIGTERM)
+    assert code == 130
+    assert "\n   2. allocate request=0 new=1 -> " in out
+    assert "finish" not in out
+    assert "mine:Allocator: interrupted after 2 calls, without a difference so far\n" in out
+    report = json.loads((tmp_path / "replay.json").read_text())
+    assert (report["verdict"], report["partial"], report["calls"]) == ("interrupted", True, 2)
 
 
 def test_an_error_that_stands_for_an_interrupt_is_one(

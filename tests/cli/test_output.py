@@ -69,4 +69,4 @@ def test_standard_output_is_for_one_report() -> None:
     command = [SLOTPROOF, "gate", "--impl", "torch", "--json", "-", "--junit", "-"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert "only one of them" in done.stderr
+    assert "--junit and --json: - can be only one of them" in done.stderr

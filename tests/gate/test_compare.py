@@ -12,6 +12,7 @@ from slotproof.proofs.gate.compare import (
     KeyMatch,
     Strictness,
     difference,
+    list_difference,
     result_differences,
     snapshot_differences,
 )
@@ -99,6 +100,21 @@ def test_results() -> None:
         "result.new_blocks: expected 2 blocks, got 0 blocks",
     ]
     assert result_differences(Strictness.INVARIANTS, ours, fewer) == []
+
+
+def test_of_long_lists_the_entries_that_differ_are_told() -> None:
+    ours = tuple(range(1, 32))
+    theirs = (*ours[:3], 5, 4, *ours[5:])
+    assert (
+        list_difference("free_queue", ours, theirs).line
+        == "free_queue: expected [3] b4 [4] b5, got [3] b5 [4] b4"
+    )
+    shorter = list_difference("ref_cnt", (1,) * 32, (1,) * 30)
+    assert shorter.line == "ref_cnt: expected [30] 1 [31] 1, got [30] nothing [31] nothing"
+    many = list_difference("to_zero", ours, ours[1:]).line
+    assert many.startswith("to_zero: expected [0] b1 [1] b2 ")
+    assert "[7] b8 and 23 more, got [0] b2 " in many
+    assert list_difference("to_zero", (1, 2), (2,)).line == "to_zero: expected b1 b2, got b2"
 
 
 def test_a_difference_is_one_short_line() -> None:

@@ -52,7 +52,7 @@ def test_a_trace_may_have_the_worker_in_it(tmp_path: Path) -> None:
     assert trace.steps[1].state == trace.steps[2].state
     assert retell(trace, path).differences == []
     with closing(Isolated(loader("torch", "cpu"))) as torch:
-        assert run_again(torch, trace, Strictness.EXACT) == (4, [], False)
+        assert run_again(torch, trace, Strictness.EXACT) == (4, [], False, False)
 
 
 def test_the_layout_is_itf(file: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 import time
 from collections.abc import Iterator
@@ -14,15 +15,17 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from slotproof.proofs.cli import options
+from slotproof.proofs.cli.command_line import command_line
+from slotproof.proofs.cli.outputs import Outputs
+from slotproof.proofs.cli.working import heartbeat
 from slotproof.proofs.gate import gate as gates
 from slotproof.proofs.gate.compare import Strictness
 from slotproof.proofs.gate.exhaustive import exhaust
 from slotproof.proofs.gate.gate import Report, Verdict
 from slotproof.proofs.gate.implementations import loader
 from slotproof.proofs.gate.isolation import Isolated
-from slotproof.proofs.gate.report import lines, write_gate_json, write_junit
+from slotproof.proofs.gate.report import Commands, lines, write_gate_json, write_junit
 from slotproof.proofs.output.errors import Exit, UserError
-from slotproof.proofs.output.files import STANDARD_OUTPUT, check_writable
 from slotproof.proofs.traces.trace import write_trace
 
 DEFAULT_CALLS = 20_000
@@ -33,6 +36,8 @@ EXITS = {
     Verdict.DISAGREES: Exit.BAD,
     Verdict.KNOWN: Exit.BAD,
     Verdict.UNCOVERED: Exit.UNKNOWN,
+    Verdict.NOTHING: Exit.UNKNOWN,
+    Verdict.INTERRUPTED: Exit.INTERRUPTED,
 }
 
 
@@ -75,12 +80,13 @@ EXITS = {
 @click.option(
     "--trace",
     type=click.Path(path_type=Path),
-    default=Path("slotproof-trace.json"),
-    show_default=True,
-    help="Where the trace goes if there is a difference; `slotproof replay` runs it.",
+    help="Where the trace goes if there is a difference; `slotproof replay` runs it.  "
+    "[default: slotproof-trace-IMPL-SEED.json]",
 )
 @click.option(
-    "--coverage", is_flag=True, help="Say how often each row was reached; a terminal is always told."
+    "--coverage",
+    is_flag=True,
+    help="Say how often each row was reached; a terminal is told if there is no difference.",
 )
 @click.option("--junit", type=click.Path(path_type=Path), help="Write a JUnit report for CI.")
 @options.json_file
@@ -95,7 +101,7 @@ def gate(
     seed: int,
     exhaustive: int | None,
     compare: str,
-    trace: Path,
+    trace: Path | None,
     coverage: bool,
     junit: Path | None,
     json_file: Path | None,
@@ -110,11 +116,8 @@ def gate(
     """
     if exhaustive and (calls or seconds):
         raise UserError("--exhaustive runs every sequence: leave out --calls and --seconds")
-    for path in (trace, junit, json_file):
-        if path is not None:
-            check_writable(path)
-    if json_file is not None and json_file == junit == STANDARD_OUTPUT:
-        raise UserError("--json - --junit -: only one of them can be standard output")
+    trace = trace or _default_trace(impl, f"exhaustive-{exhaustive}" if exhaustive else str(seed))
+    outputs = Outputs({"--trace": trace, "--junit": junit, "--json": json_file})
     strictness = Strictness(compare)
     if known and impl != "vllm-scheduler":
         raise UserError("--known: KNOWN.md tells of vllm-scheduler alone")
@@ -144,21 +147,40 @@ def gate(
                     strictness=strictness,
                     progress=progress,
                 )
-    if report.failure is not None:
-        write_trace(report.failure.trace(), trace)
+    console, drawn = outputs.console(), None if exhaustive else seed
+    coverage = coverage or (console.is_terminal and report.failure is None)
+    how = {"--compare": compare, "--device": device, "--patience": patience}
     again, more = (
-        _command(impl, exhaustive, calls, steps, known, seconds, seed, compare, device, times)
+        command_line(
+            "gate",
+            {
+                "--impl": impl,
+                "--exhaustive": exhaustive,
+                "--calls": calls and times * calls,
+                "--steps": steps and times * steps,
+                "--known": known,
+                "--seconds": seconds and times * seconds,
+                "--seed": drawn,
+                **how,
+            },
+        )
         for times in (1, 2)
     )
-    console = Console(stderr=json_file == Path("-"), soft_wrap=True, highlight=False)
-    drawn, coverage = None if exhaustive else seed, coverage or console.is_terminal
-    for line in lines(report, impl, drawn, trace, again, more, coverage=coverage):
+    manager = impl.removesuffix("-scheduler")
+    replay = command_line("replay", {"--impl": manager, **how}, trace)
+    for line in lines(report, impl, drawn, Commands(again, more, replay), coverage=coverage):
         console.print(line, markup=False)
-    if junit is not None:
-        write_junit(junit, report, impl)
-    if json_file is not None:
-        write_gate_json(json_file, report, impl, None if exhaustive else seed, trace)
-    return EXITS[report.verdict]
+    if report.failure is not None:
+        failing = report.failure.trace()
+        outputs.write("--trace", lambda path: write_trace(failing, path))
+    outputs.write("--junit", lambda path: write_junit(path, report, impl))
+    outputs.write("--json", lambda path: write_gate_json(path, report, impl, drawn, trace))
+    return Exit.INTERRUPTED if report.interrupted else EXITS[report.verdict]
+
+
+def _default_trace(impl: str, drawn: str) -> Path:
+    """A name of its own for each implementation and seed: two gates in a folder never share one."""
+    return Path(f"slotproof-trace-{re.sub(r'[^A-Za-z0-9_.]+', '-', impl)}-{drawn}.json")
 
 
 def _gate_scheduler(impl: str, steps: int, seed: int, device: str, known: bool) -> Report:
@@ -175,39 +197,6 @@ def _gate_scheduler(impl: str, steps: int, seed: int, device: str, known: bool) 
         return campaign(steps=steps, seed=seed, device=device, progress=progress)
 
 
-def _command(
-    impl: str,
-    exhaustive: int | None,
-    calls: int | None,
-    steps: int | None,
-    known: bool,
-    seconds: float | None,
-    seed: int,
-    compare: str,
-    device: str,
-    times: int,
-) -> str:
-    """The command that does the same again, or a random campaign so many times as large."""
-    words = ["slotproof gate --impl", impl]
-    if exhaustive:
-        words += ["--exhaustive", str(exhaustive)]
-    if calls:
-        words += ["--calls", str(times * calls)]
-    if steps:
-        words += ["--steps", str(times * steps)]
-    if known:
-        words += ["--known"]
-    if seconds:
-        words += ["--seconds", f"{times * seconds:g}"]
-    if not exhaustive:
-        words += ["--seed", str(seed)]
-    if compare != Strictness.EXACT.value:
-        words += ["--compare", compare]
-    if device != "cpu":
-        words += ["--device", device]
-    return " ".join(words)
-
-
 @contextmanager
 def _quiet_hypothesis() -> Iterator[None]:
     """Hypothesis keeps its notes in a folder that goes away, not in the user's."""
@@ -218,10 +207,17 @@ def _quiet_hypothesis() -> Iterator[None]:
 
 @contextmanager
 def _progress(calls: int | None, seconds: float | None) -> Iterator[gates.Progress]:
-    """A bar on a terminal, nothing elsewhere."""
+    """A bar on a terminal, lines elsewhere."""
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield lambda report: None
+        done = "gate: it starts"
+
+        def note(report: Report) -> None:
+            nonlocal done
+            done = f"gate: {report.extent}"
+
+        with heartbeat(lambda: done):
+            yield note
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     # Drawn from here alone: a thread that draws would hold locks while a process is forked.

@@ -7,17 +7,18 @@ from pathlib import Path
 
 import click
 import msgspec
-from rich.console import Console
 
 from slotproof.proofs.cli import options
+from slotproof.proofs.cli.outputs import Outputs
 from slotproof.proofs.gate.compare import Strictness
+from slotproof.proofs.gate.gate import Verdict
 from slotproof.proofs.gate.implementations import loader
 from slotproof.proofs.gate.isolation import Isolated
 from slotproof.proofs.gate.replay import Replay, retell, run_again
 from slotproof.proofs.output.errors import Exit
-from slotproof.proofs.output.files import check_writable, write_json
 from slotproof.proofs.output.text import call_line, config_line, result_line
-from slotproof.proofs.traces.trace import Trace, read_trace
+from slotproof.proofs.output.words import counted
+from slotproof.proofs.traces.trace import Step, read_trace
 
 
 @click.command()
@@ -43,42 +44,62 @@ def replay(
     """Replay TRACE, a story that `slotproof` wrote: print it call by call, and check it.
 
     The model must tell it as it is written, and the implementation, if one is given, must agree with the
-    model (exit 1 if not).
+    model (exit 1 if not, 3 if the trace has no call to compare).
     """
-    if json_file is not None:
-        check_writable(json_file)
+    outputs = Outputs({"--json": json_file}, read={"TRACE": trace})
+    console = outputs.console()
     story = read_trace(trace)
-    found = retell(story, trace)
+    found, told = retell(story, trace), 0
+    console.print(f"engine: {config_line(story.config)}", markup=False)
+
+    def tell(calls: int) -> None:
+        """The story up to that call, of it what is not told yet."""
+        nonlocal told
+        for number, step in enumerate(story.steps[told:calls], told + 1):
+            console.print(_line(number, step), markup=False)
+        told = max(told, calls)
+
     if impl is not None and not found.differences:
         with closing(Isolated(loader(impl, device), patience)) as implementation:
-            found = run_again(implementation, story, Strictness(compare))
-    who = "the model" if impl is None or found.by_model else impl
-    console = Console(stderr=json_file == Path("-"), soft_wrap=True, highlight=False)
-    for line in _lines(story, found, who):
+            found = run_again(implementation, story, Strictness(compare), tell)
+    tell(found.calls)
+    verdict, code = _verdict(found)
+    for line in _conclusion(found, verdict, "the model" if impl is None or found.by_model else impl):
         console.print(line, markup=False)
-    if json_file is not None:
-        write_json(
-            json_file,
-            {
-                "verdict": "disagrees" if found.differences else "agrees",
-                "calls": found.calls,
-                "differences": [
-                    {**msgspec.structs.asdict(difference), "line": difference.line}
-                    for difference in found.differences
-                ],
-            },
-        )
-    return Exit.BAD if found.differences else Exit.GOOD
+    outputs.write_json(
+        {
+            "verdict": verdict.value,
+            "partial": found.interrupted,
+            "calls": found.calls,
+            "differences": [
+                {**msgspec.structs.asdict(difference), "line": difference.line}
+                for difference in found.differences
+            ],
+        }
+    )
+    return code
 
 
-def _lines(story: Trace, found: Replay, who: str) -> list[str]:
-    told = [f"engine: {config_line(story.config)}"]
-    for number, step in enumerate(story.steps, 1):
-        answer = result_line(step.call, step.result)
-        told.append(f"{number:4}. {call_line(step.call)} -> {answer} (free {len(step.state.free_queue)})")
-        if number == found.calls and found.differences:
-            break
-    if not found.differences:
-        return [*told, f"{who} agrees with the trace: {found.calls} calls"]
+def _verdict(found: Replay) -> tuple[Verdict, Exit]:
+    if found.differences:
+        return Verdict.DISAGREES, Exit.BAD
+    if found.interrupted:
+        return Verdict.INTERRUPTED, Exit.INTERRUPTED
+    return (Verdict.AGREES, Exit.GOOD) if found.calls else (Verdict.NOTHING, Exit.UNKNOWN)
+
+
+def _line(number: int, step: Step) -> str:
+    answer = result_line(step.call, step.result)
+    return f"{number:4}. {call_line(step.call)} -> {answer} (free {len(step.state.free_queue)})"
+
+
+def _conclusion(found: Replay, verdict: Verdict, who: str) -> list[str]:
+    calls = counted(found.calls, "call")
+    if verdict is Verdict.AGREES:
+        return [f"{who} agrees with the trace: {calls}"]
+    if verdict is Verdict.NOTHING:
+        return [f"{who}: nothing was compared: the trace has no calls"]
+    if verdict is Verdict.INTERRUPTED:
+        return [f"{who}: interrupted after {calls}, without a difference so far"]
     where = f"at call {found.calls}" if found.calls else "before the first call"
-    return [*told, f"{who} disagrees with the trace {where}", *[f"  {d.line}" for d in found.differences]]
+    return [f"{who} disagrees with the trace {where}", *[f"  {d.line}" for d in found.differences]]

@@ -31,16 +31,16 @@ from slotproof.proofs.gate.compare import (
     Difference,
     KeyMatch,
     Strictness,
-    difference,
     expected_snapshot,
+    list_difference,
     result_differences,
     snapshot_differences,
 )
-from slotproof.proofs.gate.gate import Failure, Progress, Report
+from slotproof.proofs.gate.gate import Failure, Progress, Report, interruptible
 from slotproof.proofs.gate.oracle import Expectation, expect
 from slotproof.proofs.gate.schedulers.coverage import Coverage, schedule_rows
 from slotproof.proofs.gate.schedulers.workload import LIVE_REQUESTS, Setup, Workload, setups
-from slotproof.proofs.output.words import error_line
+from slotproof.proofs.output.words import counted, error_line
 
 EPISODE = 120
 """Steps of one workload, before no more requests come and those that are there may finish."""
@@ -103,7 +103,8 @@ class ScheduleReport(Report):
 
     @property
     def extent(self) -> str:
-        return f"{self.steps} steps, {self.calls} calls in {self.sequences} workloads"
+        done = f"{counted(self.steps, 'step')}, {counted(self.calls, 'call')}"
+        return f"{done} in {counted(self.sequences, 'workload')}"
 
 
 class _Disagreement(Exception):
@@ -154,16 +155,17 @@ def campaign(
     engines = setups(seed) if engines is None else engines
     report = ScheduleReport(required=schedule_rows(engines))
     start = time.monotonic()
-    while report.steps < steps and report.failure is None:
-        setup = engines[report.sequences % len(engines)]
-        episode = Episode(setup, make, make_worker, seed * 1_000_003 + report.sequences, device)
-        report.failure = episode.run(min(EPISODE, steps - report.steps))
-        report.steps += episode.steps
-        report.calls += len(episode.story)
-        report.sequences += 1
-        report.coverage.update(episode.coverage.rows)
-        report.seconds = time.monotonic() - start
-        progress(report)
+    with interruptible(report):
+        while report.steps < steps and report.failure is None:
+            setup = engines[report.sequences % len(engines)]
+            episode = Episode(setup, make, make_worker, seed * 1_000_003 + report.sequences, device)
+            report.failure = episode.run(min(EPISODE, steps - report.steps))
+            report.steps += episode.steps
+            report.calls += len(episode.story)
+            report.sequences += 1
+            report.coverage.update(episode.coverage.rows)
+            progress(report)
+    report.seconds = time.monotonic() - start
     return report
 
 
@@ -238,7 +240,8 @@ class Episode:
             output = self.scheduler.schedule()
         self.steps += 1
         if output.new_block_ids_to_zero != self._to_zero:
-            raise _Disagreement([difference("blocks to zero", self._to_zero, output.new_block_ids_to_zero)])
+            found = list_difference("blocks to zero", self._to_zero, output.new_block_ids_to_zero)
+            raise _Disagreement([found])
         self._in_flight.append((output, self.runner.execute(output)))
         self.coverage.step(output, self.runner, len(self._in_flight))
         self.oracle.check()

@@ -1,0 +1,27 @@
+"""Commands for people to type: copied as they are, they show the same thing again."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+
+from slotproof.proofs.gate.compare import Strictness
+from slotproof.proofs.gate.isolation import PATIENCE
+
+DEFAULTS = {"--compare": Strictness.EXACT.value, "--device": "cpu", "--patience": PATIENCE}
+"""Options that go without saying."""
+
+
+def command_line(command: str, options: Mapping[str, object], *arguments: object) -> str:
+    """A command with its arguments and options, quoted for a shell.
+
+    Left out are options that are None, False, or as by default; True stands for a flag.
+    """
+    words = ["slotproof", command, *map(str, arguments)]
+    for option, value in options.items():
+        if value is None or value is False or value == DEFAULTS.get(option):
+            continue
+        words.append(option)
+        if value is not True:
+            words.append(f"{value:.12g}" if isinstance(value, float) else str(value))
+    return shlex.join(words)
