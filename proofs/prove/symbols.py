@@ -70,7 +70,13 @@ class Needed:
 class Symbols:
     """The reading over Z3 terms (see `model.language.reading`)."""
 
-    def __init__(self, kind: str, rules: Rules, loops: Callable[..., State] | None = None) -> None:
+    def __init__(
+        self,
+        kind: str,
+        rules: Rules,
+        loops: Callable[..., State] | None = None,
+        properties: tuple[Claim, ...] = arithmetic.PROPERTIES,
+    ) -> None:
         self.assumed: list[z3.BoolRef] = []
         self.needed: list[Needed] = []
         self.facts: list[Claim] = []
@@ -99,7 +105,7 @@ class Symbols:
             engine.max_in_flight_tokens >= 0,
             arithmetic.block_size >= 1,
             True if window is None else window >= 1,
-            *(claim.assumed() for claim in (*KEYS, *arithmetic.PROPERTIES, arithmetic.AT_ZERO)),
+            *(claim.assumed() for claim in (*KEYS, *properties, arithmetic.AT_ZERO)),
         )
 
     def assume(self, *facts: Any) -> None:
@@ -134,7 +140,7 @@ class Symbols:
         return State(engine=self.engine, **{field: self.unknown(field) for field in FIELDS})
 
     def function(self, field: str, definition: Function) -> Function:
-        return definition
+        return remembered(definition)
 
     def when(self, condition: Bool, then: Callable[[], State], otherwise: State) -> State:
         condition = as_term(condition)
@@ -244,4 +250,21 @@ def _merge(condition: z3.BoolRef, then: State, otherwise: State) -> State:
 
 
 def _choice(condition: z3.BoolRef, then: Function, otherwise: Function) -> Function:
-    return lambda *values: ite(condition, then(*values), otherwise(*values))
+    return remembered(lambda *values: ite(condition, then(*values), otherwise(*values)))
+
+
+def remembered(definition: Function) -> Function:
+    """The definition, its terms built once for each value: a step's fields are built on those of the step
+    before, which is asked again and again."""
+    if isinstance(definition, z3.FuncDeclRef) or hasattr(definition, "known"):
+        return definition
+    known: dict[tuple[Any, ...], tuple[tuple[Any, ...], Any]] = {}
+
+    def look_up(*values: Any) -> Any:
+        key = tuple((v.get_id(),) if isinstance(v, z3.AstRef) else v for v in values)
+        if key not in known:
+            known[key] = (values, definition(*values))  # the values are kept, so that their ids stay theirs
+        return known[key][1]
+
+    look_up.known = known  # type: ignore[attr-defined]
+    return look_up

@@ -56,8 +56,13 @@ OF_REFERENCES = tuple(
 the places that matter (`_at_the_writer`): with all of them in sight everywhere it takes ten times as long."""
 
 
-def _state(kind: str, rules: Rules, invariants: tuple[Invariant, ...] = INVARIANTS) -> tuple[Symbols, State]:
-    read = Symbols(kind, rules, end_of_loop)
+def _state(
+    kind: str,
+    rules: Rules,
+    invariants: tuple[Invariant, ...] = INVARIANTS,
+    properties: tuple[Claim, ...] = arithmetic.PROPERTIES,
+) -> tuple[Symbols, State]:
+    read = Symbols(kind, rules, end_of_loop, properties)
     s = read.state()
     read.assume(*(of_state(invariant, s).assumed() for invariant in invariants))
     return read, s
@@ -66,7 +71,7 @@ def _state(kind: str, rules: Rules, invariants: tuple[Invariant, ...] = INVARIAN
 def _make(name: str, kind: str, rules: Rules, undisturbed: bool = False, careful: bool = False) -> Made:
     """The call, from any state that satisfies every invariant, within its contract; `careful`: with care,
     and from a state that came about with care."""
-    read, s = _state(kind, rules, OF_REFERENCES if careful else INVARIANTS)
+    read, s = _state(kind, rules, OF_REFERENCES, arithmetic.LEAN) if careful else _state(kind, rules)
     r, ask = z3.Int("request"), None
     arguments: dict[str, Any] = {"request": r}
     if name in ("add_request", "cache_blocks"):
@@ -183,13 +188,14 @@ def with_care(name: str, kind: str, rules: Rules) -> Iterator[Obligation]:
     known = (*made.read.assumed, *_lemmas(made))
     for invariant in WRITTEN:
         claim = of_state(invariant, made.outcome.state)
+        counts = arithmetic.MONOTONE if invariant.name == "no-more-is-written" else ()
         yield Obligation(
             f"{name} with care: {claim.name}",
             claim.statement,
             kind,
             "worker",
             f"care {name}",
-            (*known, *_at_the_writer(made, claim, *WRITTEN)),
+            (*known, *(fact.assumed() for fact in counts), *_at_the_writer(made, claim, *WRITTEN)),
             claim.goal(),
         )
     for check in CHECKS:
