@@ -46,8 +46,8 @@ MONOTONE = (
     _property("floor-is-monotone", 2, _monotone(floor), _pair(floor, floor)),
     _property("ceil-is-monotone", 2, _monotone(ceil), _pair(ceil, ceil)),
 )
-"""They follow from the adjoints, and help where quantities are compared; but Z3 instantiates them at every pair
-of terms."""
+"""They follow from the adjoints, and help where quantities are compared; but Z3 instantiates them at every
+pair of terms."""
 
 LEAN = (
     _property("floor-of-product", 1, lambda n: both(floor(times(n)) == n, ceil(times(n)) == n), times),
