@@ -70,6 +70,7 @@ class Found:
     depth: int
     """Calls to which the search was complete, or at which it found."""
     out_of_time: bool = False
+    interrupted: bool = False
 
 
 @dataclass(frozen=True)
@@ -167,6 +168,8 @@ def search(configs: Iterable[Config], rules: Rules, goal: Goal, bounds: Bounds) 
                 calls = one.deepen(deadline - time.monotonic())
             except TimeoutError:
                 return Found(None, None, depth - 1, out_of_time=True)
+            except KeyboardInterrupt:
+                return Found(None, None, depth - 1, out_of_time=True, interrupted=True)
             if calls is not None:
                 return Found(one.config, calls, depth)
     return Found(None, None, bounds.calls)

@@ -46,6 +46,8 @@ class Answer:
     """How far the search looked, in words."""
     complete: bool
     """The search was not cut short: what was found is shortest within the bounds, or there is nothing."""
+    interrupted: bool = False
+    """It was stopped: there is nothing as far as was looked by then."""
 
 
 def engines(kind: str | None, **set_: int) -> tuple[Config, ...]:
@@ -121,4 +123,6 @@ def _shortest(configs: tuple[Config, ...], rules: Rules, goal: Goal, bounds: Bou
     blocks = ", ".join(str(config.num_blocks - 1) for config in configs)
     most = f"{counted(bounds.requests, 'request')}, {counted(found.depth, 'call')}"
     searched = f"{most}, {verb(len(configs), 'an engine', 'engines')} of {blocks} usable blocks"
-    return Answer(found.config, found.calls or (), None, searched, not found.out_of_time)
+    return Answer(
+        found.config, found.calls or (), None, searched, not found.out_of_time, interrupted=found.interrupted
+    )

@@ -10,7 +10,8 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field, replace
 from random import Random
 
@@ -74,12 +75,15 @@ class Report:
     stories: dict[str, Story] = field(default_factory=dict)
     violations: list[Violation] = field(default_factory=list)
     """Statements that a campaign under the very rules that are proved saw broken: the readings disagree."""
+    interrupted: bool = False
+    """It was stopped: no statement is proved, for any group that is left may concern it."""
 
     def of_statement(self, statement: str) -> str:
         """A statement's verdict."""
         if statement in self.stories:
             return REFUTED
-        return _worst(f.verdict for f in self.obligations if f.statement == statement)
+        known = _worst(f.verdict for f in self.obligations if f.statement == statement)
+        return UNKNOWN if self.interrupted and known == PROVED else known
 
 
 def prove(
@@ -102,40 +106,47 @@ def prove(
     proved: list[Proved] = []
     reached: dict[str, frozenset[str]] = {}
     report = Report(UNKNOWN, [])
-    for done, (task, answer) in enumerate(_run(tasks), 1):
-        progress(task.label, done, len(tasks))
-        if isinstance(task, _GroupTask):
-            proved += answer if isinstance(answer, list) else task.lost()
-        elif isinstance(task, _WitnessTask) and isinstance(answer, tuple):
-            reached[task.kind], violations = answer
-            report.violations += violations if rules == Rules() else []
-        elif isinstance(task, _StoryTask) and isinstance(answer, dict):
-            fallen = {s: story for s, story in answer.items() if not wanted or s in wanted}
-            report.stories = _shortest(report.stories, fallen)
+    try:
+        for done, (task, answer) in enumerate(_run(tasks), 1):
+            progress(task.label, done, len(tasks))
+            if isinstance(task, _GroupTask):
+                proved += answer if isinstance(answer, list) else task.lost()
+            elif isinstance(task, _WitnessTask) and isinstance(answer, tuple):
+                reached[task.kind], violations = answer
+                report.violations += violations if rules == Rules() else []
+            elif isinstance(task, _StoryTask) and isinstance(answer, dict):
+                fallen = {s: story for s, story in answer.items() if not wanted or s in wanted}
+                report.stories = _shortest(report.stories, fallen)
+    except KeyboardInterrupt:
+        report.interrupted = True
     proved.sort(key=lambda p: (KINDS.index(p.kind), p.name))
     for p in proved:
         # A campaign that saw a statement broken has stopped there: what it did not reach means nothing.
-        known = None if report.violations else reached.get(p.kind, frozenset())
+        known = None if report.violations or report.interrupted else reached.get(p.kind, frozenset())
         report.obligations.append(_finding(p, known, report.stories, rules))
     verdicts = [f.verdict for f in report.obligations]
     verdicts += [REFUTED] * bool(report.stories or report.violations)
-    report.verdict = _worst(verdicts)
+    report.verdict = _worst([*verdicts, UNKNOWN] if report.interrupted else verdicts)
     return report
 
 
-def matrix(progress: Progress = _quiet) -> dict[str, dict[str, Story]]:
-    """For every rule, the statements that fall without it, each with its story."""
+def matrix(progress: Progress = _quiet) -> Generator[tuple[str, dict[str, Story]], None, None]:
+    """For every rule, as soon as it and those before it are known, the statements that fall without it, each
+    with its story."""
     tasks = [
         _StoryTask(Rules().without(rule), kind, rule)
         for rule, of in RULES.items()
         for kind in ((of["kind"],) if of["kind"] else KINDS)
     ]
     found: dict[str, dict[str, Story]] = {rule: {} for rule in RULES}
+    left = Counter(task.label for task in tasks)
     for done, (task, answer) in enumerate(_run(tasks), 1):
         if isinstance(answer, dict):
             found[task.label] = _shortest(found[task.label], answer)
+        left[task.label] -= 1
         progress(task.label, done, len(tasks))
-    return found
+        while found and not left[rule := next(iter(found))]:
+            yield rule, found.pop(rule)
 
 
 def _shortest(some: dict[str, Story], others: dict[str, Story]) -> dict[str, Story]:

@@ -27,7 +27,9 @@ def test_a_fault_is_told_written_and_reported(
     files = {option: tmp_path / option for option in ("html", "trace", "test", "json")}
     options = [word for option, path in files.items() for word in (f"--{option}", str(path))]
     assert run(monkeypatch, "--without", "keep_reserved", "--kind", "full", *options) == 0
-    assert "watermark falls" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "watermark falls" in out
+    assert all(out.count(f"wrote {path}\n") == 1 for path in files.values())
     assert all(path.stat().st_size for path in files.values())
     report: dict[str, Any] = msgspec.json.decode(files["json"].read_bytes())
     assert report["verdict"] == "found"

@@ -64,7 +64,7 @@ def test_the_rules_that_a_statement_needs_are_rules_and_those_of_the_catalogue_a
 
 @pytest.mark.slow
 def test_the_rules_that_a_statement_needs_are_those_of_the_matrix() -> None:
-    fallen = matrix()
+    fallen = dict(matrix())
     for name, said in sections().items():
         assert rules_named(said) == {rule for rule, stories in fallen.items() if name in stories}, name
 

@@ -15,8 +15,8 @@ from rich.progress import Progress, TextColumn, TimeElapsedColumn
 from slotproof.proofs.bench.bench import BLOCK_SIZE, FULL, QUICK, Mismatch, Report, Row, measure
 from slotproof.proofs.bench.contenders import Counting, Vllm
 from slotproof.proofs.cli import options
+from slotproof.proofs.cli.outputs import Outputs
 from slotproof.proofs.output.errors import Exit, UserError
-from slotproof.proofs.output.files import STANDARD_OUTPUT, check_writable, write_json
 
 
 @click.command()
@@ -30,9 +30,8 @@ def bench(against: str | None, quick: bool, json_file: Path | None) -> int:
     in one run, and medians are told. Contenders that do not give out the same blocks are not
     compared (exit 1). Nothing fails for being slow.
     """
-    if json_file is not None:
-        check_writable(json_file)
-    console = Console(stderr=json_file == STANDARD_OUTPUT, soft_wrap=True, highlight=False)
+    outputs = Outputs({"--json": json_file})
+    console = outputs.console()
     try:
         with _progress() as progress:
             report = measure(QUICK if quick else FULL, vllm=against == "vllm", progress=progress)
@@ -40,13 +39,11 @@ def bench(against: str | None, quick: bool, json_file: Path | None) -> int:
         raise UserError(f"--against vllm: {error}") from None
     except Mismatch as mismatch:
         console.print(f"contenders disagree, {mismatch}", markup=False)
-        if json_file is not None:
-            write_json(json_file, {"verdict": "disagrees", "difference": str(mismatch)})
+        outputs.write_json({"verdict": "disagrees", "difference": str(mismatch)})
         return Exit.BAD
     for line in lines(report):
         console.print(line, markup=False)
-    if json_file is not None:
-        write_json(json_file, record(report))
+    outputs.write_json(record(report))
     return Exit.GOOD
 
 

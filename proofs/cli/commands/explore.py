@@ -17,7 +17,9 @@ from slotproof.model.language.rules import RULES, Rules
 from slotproof.model.running import ContractError, Running
 from slotproof.proofs.campaign.calls import model_config
 from slotproof.proofs.cli import options
-from slotproof.proofs.cli.commands.prove import Working, check_names
+from slotproof.proofs.cli.commands.prove import check_names
+from slotproof.proofs.cli.outputs import Outputs
+from slotproof.proofs.cli.working import working
 from slotproof.proofs.explore.bounded import CORE, LOADS, RARE, Bounds
 from slotproof.proofs.explore.explore import Answer, engines, explore_faults, explore_state
 from slotproof.proofs.explore.expression import NUMBERS, OF_REQUEST, parse
@@ -29,7 +31,6 @@ from slotproof.proofs.gate.isolation import Isolated
 from slotproof.proofs.gate.oracle import expect, trace_of
 from slotproof.proofs.gate.replay import run_again
 from slotproof.proofs.output.errors import Exit, UserError
-from slotproof.proofs.output.files import STANDARD_OUTPUT, check_writable, write_json
 from slotproof.proofs.output.words import counted
 from slotproof.proofs.prove.symbols import KINDS
 from slotproof.proofs.stories.generated_test import write_test
@@ -150,7 +151,8 @@ def explore(
 
     Exits 0 if a story is found, 1 if there is none up to the bounds, 3 if time ran out.
     """  # fmt: skip
-    console = Console(stderr=json_file == STANDARD_OUTPUT, highlight=False, soft_wrap=True)
+    outputs = Outputs({"--html": page, "--trace": trace, "--test": test, "--json": json_file})
+    console = outputs.console()
     if questions or names or reach == "--list":
         _list_questions(console) if questions else _list_names(console)
         return Exit.GOOD
@@ -161,9 +163,6 @@ def explore(
     allowed = None if allow is None else ALLOWANCES[allow]
     if allowed is not None and (without or breaks not in ((), (allowed.statement,))):
         raise UserError(f"--allow {allow}: is about --breaks {allowed.statement} alone, with all rules on")
-    for file in (page, trace, test, json_file):
-        if file is not None:
-            check_writable(file)
     fixed = _settings(settings)
     if question is not None:
         check_names("question", (question,), QUESTIONS)
@@ -183,21 +182,25 @@ def explore(
     configs = engines(kind, **fixed)
     bounds = Bounds(requests, depth, ACTIONS, seconds, seed)
     rules = Rules().without(*without)
-    with Working(console, "looking"):
+    with working(console, "explore: looking"):
         if reach:
             answer = explore_state(rules, parse(reach, requests), configs, bounds)
         else:
             wanted = (allowed.statement,) if allowed is not None else _statements(without, breaks)
             answer = explore_faults(rules, wanted, configs, bounds, allowed)
+    replayed = Exit.GOOD
     if answer.config is not None:
         told = _told(answer, rules, reach)
         print_story(console, told, full)
-        _write(answer, told, rules, page, trace, test)
-        if impl is not None and not _agrees(console, impl, patience, answer):
-            return Exit.BAD
+        _write(outputs, answer, told, rules)
+        if impl is not None:
+            replayed = _replay(console, impl, patience, answer)
     _conclude(console, answer)
-    if json_file is not None:
-        write_json(json_file, _json(answer, without))
+    outputs.write_json(_json(answer, without))
+    if answer.interrupted:
+        return Exit.INTERRUPTED
+    if replayed is not Exit.GOOD:
+        return replayed
     if answer.config is not None:
         return Exit.GOOD
     return Exit.BAD if answer.complete else Exit.UNKNOWN
@@ -244,35 +247,39 @@ def _told(answer: Answer, rules: Rules, reach: str | None) -> Told:
 
 def _conclude(console: Console, answer: Answer) -> None:
     if answer.config is None:
-        console.print(f"nothing found{'' if answer.complete else LONGER}: {answer.searched}", markup=False)
+        cut = "" if answer.complete else " before it was interrupted" if answer.interrupted else LONGER
+        console.print(f"nothing found{cut}: {answer.searched}", markup=False)
     else:
         shortest = "none is shorter" if answer.complete else f"shorter ones were not ruled out{LONGER}"
         found = counted(len(answer.calls), "call")
         console.print(f"found: {found}; {shortest}: {answer.searched}", markup=False)
 
 
-def _write(
-    answer: Answer, told: Told, rules: Rules, page: Path | None, trace: Path | None, test: Path | None
-) -> None:
-    if page is not None:
-        write_page(page, told, options.typed(click.get_current_context()))
-    if trace is not None:
-        write_trace(correct_trace(answer), trace)
-    if test is not None and answer.story is not None:
-        write_test(test, answer.story, rules)
+def _write(outputs: Outputs, answer: Answer, told: Told, rules: Rules) -> None:
+    typed, story = options.typed(click.get_current_context()), answer.story
+    outputs.write("--html", lambda path: write_page(path, told, typed))
+    outputs.write("--trace", lambda path: write_trace(correct_trace(answer), path))
+    if story is not None:
+        outputs.write("--test", lambda path: write_test(path, story, rules))
 
 
-def _agrees(console: Console, impl: str, patience: float, answer: Answer) -> bool:
-    """Whether an implementation does as the model with all rules on."""
+def _replay(console: Console, impl: str, patience: float, answer: Answer) -> Exit:
+    """Whether an implementation does as the model with all rules on, told and as an exit code."""
     with closing(Isolated(loader(impl, "cpu"), patience)) as implementation:
         found = run_again(implementation, correct_trace(answer), Strictness.EXACT)
     for difference in found.differences:
         console.print(f"{impl} disagrees at call {found.calls}: {difference.line}", markup=False)
-    if not found.differences:
-        console.print(
-            f"{impl} does as the model with all rules on: {counted(found.calls, 'call')}", markup=False
-        )
-    return not found.differences
+    if found.differences:
+        return Exit.BAD
+    calls = counted(found.calls, "call")
+    if found.interrupted:
+        console.print(f"{impl}: interrupted after {calls}, without a difference so far", markup=False)
+        return Exit.INTERRUPTED
+    if not found.calls:
+        console.print(f"{impl}: nothing was compared: the first call is outside the contract", markup=False)
+        return Exit.UNKNOWN
+    console.print(f"{impl} does as the model with all rules on: {calls}", markup=False)
+    return Exit.GOOD
 
 
 def correct_trace(answer: Answer) -> Trace:
@@ -290,6 +297,7 @@ def correct_trace(answer: Answer) -> Trace:
 
 def _json(answer: Answer, without: tuple[str, ...]) -> dict[str, Any]:
     return {
+        "partial": answer.interrupted,
         "verdict": "found" if answer.config is not None else "nothing" if answer.complete else "unknown",
         "without": list(without),
         "searched": answer.searched,

@@ -12,9 +12,9 @@ from rich.table import Table
 from slotproof.model.claims.statements import STATEMENTS
 from slotproof.model.language.rules import RULES
 from slotproof.proofs.cli import options
+from slotproof.proofs.cli.outputs import Outputs
 from slotproof.proofs.faults.catalogue import FAULTS, ISSUES, LEFT_OUT, NAMED, Fault
 from slotproof.proofs.output.errors import Exit, UserError
-from slotproof.proofs.output.files import STANDARD_OUTPUT, check_writable, write_json
 
 
 @click.command()
@@ -27,15 +27,13 @@ def faults(name: str | None, json_file: Path | None) -> int:
     """
     if name is not None and name not in NAMED:
         raise UserError(f"{name}: there is no such fault: `slotproof faults` lists them")
-    if json_file is not None:
-        check_writable(json_file)
-    console = Console(stderr=json_file == STANDARD_OUTPUT, highlight=False)
+    outputs = Outputs({"--json": json_file})
+    console = outputs.console(soft_wrap=False)
     if name is None:
         show_all(console)
     else:
         show(console, NAMED[name])
-    if json_file is not None:
-        write_json(json_file, listing() if name is None else record(NAMED[name]))
+    outputs.write_json(listing() if name is None else record(NAMED[name]))
     return Exit.GOOD
 
 

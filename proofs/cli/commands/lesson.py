@@ -10,10 +10,10 @@ from rich.console import Console
 from rich.table import Table
 
 from slotproof.proofs.cli import options
+from slotproof.proofs.cli.outputs import Outputs
 from slotproof.proofs.lesson.questions import check_yourself, try_it
 from slotproof.proofs.lesson.trace import BLOCK_SIZE, Answer, Line, Start, differences, start, trace
 from slotproof.proofs.output.errors import Exit
-from slotproof.proofs.output.files import STANDARD_OUTPUT, check_writable, write_json
 
 STAGES = {0: "whole prompt", 2: "this step"}
 
@@ -40,12 +40,10 @@ def lesson(json_file: Path | None) -> int:
 
     Exits 0 if the model arrives at the lesson's own figures, 1 if not.
     """
-    if json_file is not None:
-        check_writable(json_file)
+    outputs = Outputs({"--json": json_file})
     report = run()
-    show(report, Console(stderr=json_file == STANDARD_OUTPUT))
-    if json_file is not None:
-        write_json(json_file, report)
+    show(report, outputs.console(soft_wrap=False))
+    outputs.write_json(report)
     return Exit.BAD if report.differences else Exit.GOOD
 
 

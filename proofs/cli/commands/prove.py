@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 
 from slotproof.model.claims.statements import STATEMENTS
@@ -18,9 +18,11 @@ from slotproof.model.language.rules import RULES, Rules
 from slotproof.proofs.campaign.monitor import INVARIANT
 from slotproof.proofs.campaign.stories import Story
 from slotproof.proofs.cli import options
+from slotproof.proofs.cli.outputs import Outputs
+from slotproof.proofs.cli.working import working
 from slotproof.proofs.output.errors import Exit, UserError
-from slotproof.proofs.output.files import STANDARD_OUTPUT, check_writable, write_json
 from slotproof.proofs.output.text import call_line, config_line
+from slotproof.proofs.output.words import counted
 from slotproof.proofs.prove.prover import PROVED, REFUTED, Report, matrix
 from slotproof.proofs.prove.prover import prove as prove_statements
 from slotproof.proofs.prove.symbols import KINDS
@@ -56,28 +58,28 @@ def prove(
     """
     check_names("statement", statements, STATEMENTS)
     check_names("rule", without, RULES)
-    if json_file is not None:
-        check_writable(json_file)
-    console = Console(stderr=json_file == STANDARD_OUTPUT, highlight=False, soft_wrap=True)
+    outputs = Outputs({"--json": json_file})
+    console = outputs.console()
     if listed:
-        if json_file is not None:
-            write_json(json_file, _listing())
-        else:
+        if json_file is None:
             _list(console)
+        outputs.write_json(_listing())
         return Exit.GOOD
 
     start = time.perf_counter()
-    with Working(console, "proving") as working:
+    with working(console, "proving") as advance:
         rules = Rules().without(*without)
-        report = prove_statements(statements, (kind,) if kind else KINDS, rules, working.advance)
+        report = prove_statements(statements, (kind,) if kind else KINDS, rules, advance)
     _show(console, report, without, time.perf_counter() - start)
     fallen: dict[str, dict[str, Story]] = {}
-    if with_matrix:
-        with Working(console, "switching rules off") as working:
-            fallen = matrix(working.advance)
-        _show_matrix(console, fallen)
-    if json_file is not None:
-        write_json(json_file, _json(report, without, fallen if with_matrix else None))
+    interrupted = report.interrupted
+    if with_matrix and not interrupted:
+        interrupted = _show_matrix(console, fallen)
+    if interrupted:
+        console.print("interrupted: this is what was known by then")
+    outputs.write_json(_json(report, without, fallen if with_matrix else None, interrupted))
+    if interrupted:
+        return Exit.INTERRUPTED
     if report.verdict == REFUTED:
         return Exit.BAD
     unbroken = [rule for rule, stories in fallen.items() if not stories]
@@ -112,24 +114,6 @@ def _list(console: Console) -> None:
         console.print(f"  {name} ({rule['stage']}): {rule['text']}", markup=False)
 
 
-class Working:
-    """A progress bar on a terminal, nothing in a pipe."""
-
-    def __init__(self, console: Console, what: str) -> None:
-        self._bar = Progress(console=console, transient=True, disable=not console.is_terminal)
-        self._task = self._bar.add_task(what, total=None)
-
-    def __enter__(self) -> Working:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
-
-    def advance(self, label: str, done: int, total: int) -> None:
-        self._bar.update(self._task, completed=done, total=total, description=label)
-
-
 def _show(console: Console, report: Report, without: tuple[str, ...], seconds: float) -> None:
     names = [s for s in STATEMENTS if any(f.statement == s for f in report.obligations)]
     lemmas = sorted({f.statement for f in report.obligations} - set(STATEMENTS))
@@ -160,7 +144,7 @@ def _show(console: Console, report: Report, without: tuple[str, ...], seconds: f
         console.print(f"note: {note}", markup=False)
     off = f" without {', '.join(without)}" if without else ""
     proved = sum(f.verdict == PROVED for f in report.obligations)
-    total = f"{proved} of {len(report.obligations)} obligations proved{off}"
+    total = f"{proved} of {counted(len(report.obligations), 'obligation')} proved{off}"
     console.print(f"{report.verdict}: {total}, in {seconds:.1f} s", markup=False)
 
 
@@ -175,21 +159,30 @@ def _tell(console: Console, statement: str, story: Story, without: tuple[str, ..
         console.print(f"  {number:2}. {call_line(call)}", markup=False)
 
 
-def _show_matrix(console: Console, fallen: dict[str, dict[str, Story]]) -> None:
+def _show_matrix(console: Console, fallen: dict[str, dict[str, Story]]) -> bool:
+    """Rule by rule what falls, kept in `fallen`; whether it was interrupted."""
     console.print()
-    for rule, stories in fallen.items():
-        falls = ", ".join(f"{s} ({len(story.calls)})" for s, story in stories.items()) or "NOTHING FALLS"
-        console.print(f"{rule} ({RULES[rule]['stage']}): {falls}", markup=False)
+    try:
+        with working(console, "switching rules off") as advance, closing(matrix(advance)) as rules:
+            for rule, stories in rules:
+                fallen[rule] = stories
+                falls = ", ".join(f"{s} ({len(story.calls)})" for s, story in stories.items())
+                told = f"{rule} ({RULES[rule]['stage']}): {falls or 'NOTHING FALLS'}"
+                console.print(told, markup=False)
+    except KeyboardInterrupt:
+        return True
     unbroken = sum(not stories for stories in fallen.values())
-    done = "every rule is needed" if not unbroken else f"{unbroken} rules could be dropped unnoticed"
+    done = f"{counted(unbroken, 'rule')} could be dropped unnoticed" if unbroken else "every rule is needed"
     console.print(f"{done}; in brackets, the calls of the story by which the statement falls", markup=False)
+    return False
 
 
 def _json(
-    report: Report, without: tuple[str, ...], fallen: dict[str, dict[str, Story]] | None
+    report: Report, without: tuple[str, ...], fallen: dict[str, dict[str, Story]] | None, interrupted: bool
 ) -> dict[str, Any]:
     told: dict[str, Any] = {
         "verdict": report.verdict,
+        "partial": interrupted,
         "without": list(without),
         "statements": [
             {"name": name, "verdict": report.of_statement(name), "needs": STATEMENTS[name].needs}
