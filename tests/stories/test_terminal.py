@@ -56,7 +56,7 @@ def told(stories: dict[str, Story], name: str) -> Told:
 def test_a_pipe_gets_plain_lines(stories: dict[str, Story]) -> None:
     text = printed(told(stories, "keep_reserved"))
     assert text.startswith(PIPE)
-    assert "  broken       watermark 0 + reserved 2 have to stay free, and 1 are left\n" in text
+    assert "  broken       watermark 0 + reserved 2 have to stay free, and 1 is left\n" in text
     assert "  B            1 1 · 2 2\n" in text
 
 

@@ -15,8 +15,9 @@ from slotproof.model.scheduling.caller import settled
 from slotproof.model.scheduling.worker import executed
 from slotproof.model.system.attention.group import admission_cap, skipped_blocks
 from slotproof.proofs.campaign.monitor import Violation
+from slotproof.proofs.output.words import counted, verb
 from slotproof.proofs.stories.why import broken_calls, broken_progress
-from slotproof.proofs.stories.why.decisions import Line, counted
+from slotproof.proofs.stories.why.decisions import Line
 from slotproof.proofs.stories.why.scene import Scene
 from slotproof.proofs.stories.why.unwritten import lack, slots_written
 
@@ -131,7 +132,7 @@ def _cover(c: Scene, r: int) -> str:
     s = c.after
     need, most = s.engine.blocks(s.computed(r)), s.engine.blocks(s.engine.max_model_len)
     needs = f"it needs {need} for its computed tokens, {most} at most"
-    return f"request {r}'s table has {s.length(r)} entries; {needs}"
+    return f"request {r}'s table has {counted(s.length(r), 'entry', 'entries')}; {needs}"
 
 
 def _published(c: Scene, r: int) -> str:
@@ -167,7 +168,7 @@ def _no_prefix(c: Scene, i: int) -> str:
 
 def _improper(c: Scene) -> str:
     r, hits = c.lookup("hit-is-proper", ())
-    found = f"{c.after.engine.tokens(hits.num)} of its {c.after.num_tokens(r)} tokens"
+    found = f"{c.after.engine.tokens(hits.num)} of its {counted(c.after.num_tokens(r), 'token')}"
     return f"the lookup of request {r} finds {found}: none is left to compute"
 
 
@@ -175,7 +176,7 @@ def _no_window(c: Scene, i: int) -> str:
     r, hits = c.lookup("hit-spans-the-window", (i,))
     tokens, window = c.after.engine.tokens(hits.num), c.after.engine.sliding_window
     place = f"entry {i}" if window is None else f"entry {i}, in the window of {window},"
-    return f"request {r} hits {tokens} tokens, but {place} is the null block"
+    return f"request {r} hits {counted(tokens, 'token')}, but {place} is the null block"
 
 
 def _salts(c: Scene, r: int, i: int, q: int, j: int) -> str:
@@ -230,7 +231,7 @@ def _reads_unwritten(c: Scene, r: int, i: int) -> str:
 def _dropped(c: Scene, i: int) -> str:
     s, t, r = c.before, c.after, c.request
     b = s.table(r, i)
-    found = "published" if t.is_hashed(b) else f"held by {counted(t.ref_cnt(b), 'entry')}"
+    found = "published" if t.is_hashed(b) else f"held by {counted(t.ref_cnt(b), 'entry', 'entries')}"
     was, now = (counted(slots_written(state, b), "written slot") for state in (s, t))
     return f"block {b} (entry {i} of request {r}) was left with {was}; it is {found}, and has {now} now"
 
@@ -245,7 +246,8 @@ def _open_tokens(c: Scene, r: int, i: int) -> str:
 def _too_much(c: Scene, b: int) -> str:
     s = c.after
     r = s.writer_request(b)
-    ran = f"{executed(s, r)} tokens of request {r} have run"
+    done = executed(s, r)
+    ran = f"{counted(done, 'token')} of request {r} {verb(done, 'has', 'have')} run"
     return f"{c.block(b)} counts as written up to token {s.written(b)}, and {ran}"
 
 
@@ -269,9 +271,10 @@ _OF_STATES: dict[str, Callable[..., str]] = {
     "hashed-tokens-are-final": _reach,
     "reach-is-final": _reach,
     "entry-holds-its-prefix": lambda c, r, i: f"{c.entry(r, i)} holds other tokens than the request's",
-    "cap-is-tight": lambda c: f"the admission cap is {admission_cap(c.after.engine)} blocks",
+    "cap-is-tight": lambda c: f"the admission cap is {counted(admission_cap(c.after.engine) or 0, 'block')}",
     "promise-survives": lambda c, q: (
-        f"request {q} was promised its whole prompt, and {c.after.num_free} blocks are free"
+        f"request {q} was promised its whole prompt, and {counted(c.after.num_free, 'block')}"
+        f" {verb(c.after.num_free, 'is', 'are')} free"
     ),
     "unhashed-before-hashed": _order,
     "every-unhashed-before-hashed": _order,
@@ -280,7 +283,10 @@ _OF_STATES: dict[str, Callable[..., str]] = {
     "table-covers-computed": _cover,
     "published-is-computed": _published,
     "window-is-kept": _window,
-    "within-the-pool": lambda c: f"{c.after.num_held} blocks are held, of {c.after.engine.num_blocks - 1}",
+    "within-the-pool": lambda c: (
+        f"{counted(c.after.num_held, 'block')} {verb(c.after.num_held, 'is', 'are')} held,"
+        f" of {c.after.engine.num_blocks - 1}"
+    ),
     "held-by-a-request": lambda c, b: f"{c.block(b)} counts as held, and no request holds it",
     "idle-is-not-used": lambda c, b: f"{c.block(b)} is idle, and counts as used",
     "no-null-entry": lambda c, r, i: f"entry {i} of request {r}'s table is the null block, inside its window",

@@ -8,6 +8,7 @@ from slotproof.model.claims.admission import most_held
 from slotproof.model.claims.check import covered, idle_hits, slots_asked, watermark_due
 from slotproof.model.system.allocate_slots import Answer
 from slotproof.model.system.attention.group import skipped_blocks
+from slotproof.proofs.output.words import counted, verb
 from slotproof.proofs.stories.why.scene import Scene
 from slotproof.proofs.stories.why.unwritten import lack
 
@@ -21,7 +22,8 @@ def _slots(c: Scene, a: Answer) -> str:
     tokens = min(a.total + a.ask.new + a.ask.lookahead, c.after.engine.max_model_len)
     need, length = slots_asked(c.before, a.ask, a.total), c.after.length(c.request)
     most = c.after.engine.blocks(c.after.engine.max_model_len)
-    return f"{tokens} tokens need {need} blocks, {most} at most; the table has {length}"
+    needs = f"{counted(tokens, 'token')} {verb(tokens, 'needs', 'need')} {counted(need, 'block')}"
+    return f"{needs}, {most} at most; the table has {length}"
 
 
 def _boundary(c: Scene, a: Answer) -> str:
@@ -29,7 +31,8 @@ def _boundary(c: Scene, a: Answer) -> str:
     slots = s.engine.tokens(s.length(r))
     full = "full" if s.computed(r) == slots else "not full"
     taken = c.after.length(r) - s.length(r)
-    return f"{s.computed(r)} computed tokens in {slots} slots: the table is {full}, and it got {taken} more"
+    computed = f"{counted(s.computed(r), 'computed token')} in {counted(slots, 'slot')}"
+    return f"{computed}: the table is {full}, and it got {taken} more"
 
 
 def _promise(c: Scene, a: Answer, margin: int = 0) -> str:
@@ -37,14 +40,15 @@ def _promise(c: Scene, a: Answer, margin: int = 0) -> str:
     live, most = t.length(r) - t.first(r), most_held(t, r)
     beside = f" and a watermark of {margin}" if margin else ""
     return (
-        f"the whole prompt needs {most} blocks at once{beside}; the request holds {live} and {t.num_free} are"
-        f" free: {t.num_free} + {live} < {most + margin}"
+        f"the whole prompt needs {counted(most, 'block')} at once{beside}; the request holds {live}"
+        f" and {t.num_free} {verb(t.num_free, 'is', 'are')} free: {t.num_free} + {live} < {most + margin}"
     )
 
 
 def _left(c: Scene, a: Answer) -> str:
     due, free = watermark_due(c.before, c.request, a.ask), c.after.num_free
-    return f"watermark {due} + reserved {a.ask.reserved} have to stay free, and {free} are left"
+    left = f"{free} {verb(free, 'is', 'are')} left"
+    return f"watermark {due} + reserved {a.ask.reserved} have to stay free, and {left}"
 
 
 def _pays(c: Scene, a: Answer) -> str:
@@ -60,7 +64,8 @@ def _idle(c: Scene, a: Answer) -> str:
     new = max(0, slots_asked(s, a.ask, a.total) - before)
     fell = a.released.num_free - c.after.num_free
     return (
-        f"{a.ask.hits.num} hits and {new} new blocks make {before + new} entries; the table has"
+        f"{counted(a.ask.hits.num, 'hit')} and {counted(new, 'new block')} make"
+        f" {counted(before + new, 'entry', 'entries')}; the table has"
         f" {c.after.length(r)}, and the free count fell by {fell}"
     )
 
@@ -74,12 +79,13 @@ def _private(c: Scene, a: Answer, i: int) -> str:
     b = c.after.table(c.request, i)
     shared = a.committed.ref_cnt(b)
     hashed = " and has a hash" if a.committed.is_hashed(b) else ""
-    return f"this step writes block {b} (entry {i}), which {shared} entries hold{hashed}"
+    hold = f"{counted(shared, 'entry', 'entries')} {verb(shared, 'holds', 'hold')}"
+    return f"this step writes block {b} (entry {i}), which {hold}{hashed}"
 
 
 def _asks_more(c: Scene, a: Answer) -> str:
     due = watermark_due(c.before, c.request, a.ask)
-    asks = f"{most_held(c.before, c.request)} blocks + watermark {due}"
+    asks = f"{counted(most_held(c.before, c.request), 'block')} + watermark {due}"
     return f"stage 0 refused, though {asks} is all it needs, of {c.before.num_free} free"
 
 

@@ -9,12 +9,14 @@ from slotproof.model.claims.progress import left
 from slotproof.model.scheduling.caller import settled
 from slotproof.model.system.allocate_slots import Answer
 from slotproof.model.system.attention.group import skipped_blocks
+from slotproof.proofs.output.words import counted, verb
 from slotproof.proofs.stories.why.scene import Scene
 
 
 def _refused(c: Scene, a: Answer) -> str:
     stage = "0" if not a.fits else "2"
-    asks = f"need {a.need} + watermark {a.watermark}, {a.released.num_free} of {c.num_usable} blocks free"
+    free = f"{a.released.num_free} of {counted(c.num_usable, 'block')} free"
+    asks = f"need {a.need} + watermark {a.watermark}, {free}"
     return f"stage {stage} refused request {c.request}, which alone fits the pool: {asks}"
 
 
@@ -34,8 +36,8 @@ def _changed(c: Scene, q: int, i: int) -> str:
 def _reserve(c: Scene, a: Answer, q: int) -> str:
     t = c.after
     return (
-        f"the load was granted with {a.ask.reserved} blocks reserved; request {q} still lacks {missing(t, q)}"
-        f" of {most_held(t, q)}, and {t.num_free} are free"
+        f"the load was granted with {counted(a.ask.reserved, 'block')} reserved; request {q} still"
+        f" lacks {missing(t, q)} of {most_held(t, q)}, and {t.num_free} {verb(t.num_free, 'is', 'are')} free"
     )
 
 
@@ -60,7 +62,7 @@ def _still(c: Scene) -> str:
 def _gave_no_way(c: Scene, q: int, i: int) -> str:
     held = c.after.length(c.request)
     if held:
-        return f"request {c.request} left, and its table still has {held} entries"
+        return f"request {c.request} left, and its table still has {counted(held, 'entry', 'entries')}"
     return f"request {c.request} left, and {_changed(c, q, i)}"
 
 
@@ -71,7 +73,7 @@ def _set_back(c: Scene, q: int) -> str:
 
 def _load_out_of_window(c: Scene, r: int) -> str:
     s = c.after
-    passed = f"its window has passed {skipped_blocks(s.engine, settled(s, r))} blocks"
+    passed = f"its window has passed {counted(skipped_blocks(s.engine, settled(s, r)), 'block')}"
     return f"{passed}, request {r} gave up {s.first(r)}, and its load is not written yet"
 
 

@@ -27,6 +27,7 @@ from slotproof.model.scheduling.worker import executed
 from slotproof.model.system.allocate_slots import Answer, Ask, allocate_slots, num_blocks_to_allocate
 from slotproof.model.system.attention.group import admission_cap, skipped_blocks
 from slotproof.proofs.output.text import block_names
+from slotproof.proofs.output.words import counted, verb
 
 Label = Callable[[State, int], str | None]
 """The letter of a block's key in a state."""
@@ -101,11 +102,6 @@ def _why(what: str, s: State, call: Call, answer: Answer | None) -> str:
         place = "in the free queue" if s.is_free(block) else "not in the free queue"
         return f"block {block} has ref_cnt {s.ref_cnt(block)} and is {place}"
     return "the state does not allow it"
-
-
-def counted(n: int, what: str) -> str:
-    """`1 block`, `2 blocks`."""
-    return f"{n} {what}{'' if n == 1 else 's'}"
 
 
 def lines(
@@ -223,7 +219,7 @@ def _other(call: Call, s: State, after: State, label: Label) -> Line:
             return Line("pool", f"frees {block_names(freed)}, {order}" if freed else "has no blocks to free")
         case EvictBlocks():
             gone = [b for b in range(s.engine.num_blocks) if s.is_hashed(b) and not after.is_hashed(b)]
-            lose = "loses its hash" if len(gone) == 1 else "lose their hashes"
+            lose = verb(len(gone), "loses its hash", "lose their hashes")
             return Line("pool", f"{block_names(gone)} {lose}" if gone else "none had a hash")
         case ResetPrefixCache():
             compared = f"held {s.num_held} {'=' if s.num_held == 0 else '>'} 0"

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from slotproof.model.language.state import LOADING, PREEMPTED, RUNNING, UNKNOWN, State
 from slotproof.model.scheduling.worker import arrives, executed, is_written, writer_holds
+from slotproof.proofs.output.words import counted, verb
 
 STEP, LOAD, NOBODY = "this step", "a load", "nobody"
 """Who writes what a block lacks: the step that is being made up, a delayed load, nobody."""
@@ -32,7 +33,7 @@ def lack(s: State, b: int) -> str:
     if size == 1:
         lacks = "its slot is not written"
     else:
-        lacks = f"{done} of its {size} slots {'is' if done == 1 else 'are'} written"
+        lacks = f"{done} of its {counted(size, 'slot')} {verb(done, 'is', 'are')} written"
     rest = "the rest" if done else "it" if size == 1 else "them"
     if who == LOAD:
         return f"{lacks}, and the load of request {s.writer_request(b)} is still to come"
