@@ -86,6 +86,8 @@ class Report(msgspec.Struct, frozen=True):
     size: Size
     rows: tuple[Row, ...]
     memory: tuple[Memory, ...]
+    partial: bool = False
+    """It was interrupted: these are the rows that were measured by then."""
 
 
 class Mismatch(Exception):
@@ -108,17 +110,23 @@ def measure(size: Size, vllm: bool, progress: Callable[[str], None] = lambda nam
     managers: list[Callable[[Config], Contender]] = [Vllm, Single] if vllm else [Single]
     where = machine()
     rows: list[Row] = []
-    for num_running in size.running:
-        progress(f"decode step of {num_running:,}")
-        rows.append(
-            decode([make(config) for make in (*managers, Batched, Counting)], num_running, size.steps)
-        )
-    progress("prompts without hits")
-    rows += admit([make(config) for make in (*managers, Counting)], size)
-    progress("prompts that are cached")
-    rows += admit_cached([make(config) for make in managers], size)
-    progress("memory")
-    return Report(where, size, tuple(rows), tuple(memory(size, config, managers)))
+    kept: tuple[Memory, ...] = ()
+    partial = False
+    try:
+        for num_running in size.running:
+            progress(f"decode step of {num_running:,}")
+            rows.append(
+                decode([make(config) for make in (*managers, Batched, Counting)], num_running, size.steps)
+            )
+        progress("prompts without hits")
+        rows += admit([make(config) for make in (*managers, Counting)], size)
+        progress("prompts that are cached")
+        rows += admit_cached([make(config) for make in managers], size)
+        progress("memory")
+        kept = tuple(memory(size, config, managers))
+    except KeyboardInterrupt:
+        partial = True
+    return Report(where, size, tuple(rows), kept, partial)
 
 
 def decode(contenders: Sequence[Contender], num_running: int, steps: int) -> Row:

@@ -6,11 +6,12 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 from slotproof.impl.vllm.parts import VERSION
+from slotproof.proofs.bench import bench as measuring
 from slotproof.proofs.bench.contenders import Batched, Counting, Single
 from slotproof.proofs.cli.main import run
 
@@ -48,6 +49,22 @@ def test_standard_output_is_for_json(capsys: pytest.CaptureFixture[str]) -> None
     told = capsys.readouterr()
     assert json.loads(told.out)["machine"]["cores"] > 0
     assert "decode step" in told.err
+
+
+def test_what_was_measured_before_an_interrupt_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(measuring, "admit", interrupted)
+    file = tmp_path / "bench.json"
+    assert run(["bench", "--quick", "--json", str(file)]) == 130
+    out = capsys.readouterr().out
+    assert "\ndecode step, 1,024 running (" in out
+    assert "\ninterrupted: this is what was measured by then\n" in out
+    report = json.loads(file.read_bytes())
+    assert (report["verdict"], report["partial"], len(report["rows"])) == ("interrupted", True, 2)
 
 
 def _drops_one(self: Batched, requests: Sequence[Any]) -> Any:

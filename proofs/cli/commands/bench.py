@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ from slotproof.proofs.bench.bench import BLOCK_SIZE, FULL, QUICK, Mismatch, Repo
 from slotproof.proofs.bench.contenders import Counting, Vllm
 from slotproof.proofs.cli import options
 from slotproof.proofs.cli.outputs import Outputs
+from slotproof.proofs.cli.working import HEARTBEAT
 from slotproof.proofs.output.errors import Exit, UserError
 
 
@@ -44,7 +46,7 @@ def bench(against: str | None, quick: bool, json_file: Path | None) -> int:
     for line in lines(report):
         console.print(line, markup=False)
     outputs.write_json(record(report))
-    return Exit.GOOD
+    return Exit.INTERRUPTED if report.partial else Exit.GOOD
 
 
 def lines(report: Report) -> Iterator[str]:
@@ -62,6 +64,9 @@ def lines(report: Report) -> Iterator[str]:
             )
             yield f"  {contender:14}{microseconds:>12,.1f} us{ratios}"
     yield ""
+    if report.partial:
+        yield "interrupted: this is what was measured by then"
+        return
     yield "bytes on the host, as tracemalloc counts them"
     for memory in report.memory:
         kept = ", ".join(f"{contender} {count:.0f}" for contender, count in memory.bytes.items())
@@ -79,15 +84,23 @@ def record(report: Report) -> dict[str, Any]:
     for row, told in zip(report.rows, value["rows"], strict=True):
         told["times_as_fast_as_vllm"] = {c: row.times_faster(c, Vllm.name) for c in row.microseconds}
         told["times_the_counting_loop"] = {c: row.times_faster(Counting.name, c) for c in row.microseconds}
-    return {"verdict": "measured", **value}
+    return {"verdict": "interrupted" if report.partial else "measured", **value}
 
 
 @contextmanager
 def _progress() -> Iterator[Callable[[str], None]]:
-    """What is being timed, on a terminal; nothing elsewhere."""
+    """What is being timed, on a terminal; elsewhere a line now and then."""
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield lambda name: None
+        told = time.monotonic()
+
+        def note(name: str) -> None:  # no `heartbeat`: its thread would take its time from theirs
+            nonlocal told
+            if time.monotonic() - told > HEARTBEAT:
+                told = time.monotonic()
+                console.print(f"slotproof: bench: {name}", markup=False, highlight=False)
+
+        yield note
         return
     # Drawn between measurements only: a thread that draws would take its time from theirs.
     columns = (TextColumn("{task.description}"), TimeElapsedColumn())
