@@ -6,13 +6,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from contextlib import chdir
 from pathlib import Path
 
 from slotproof.proofs.cli.main import run
 
-PICTURE = Path(__file__).with_name("story.png")
+PICTURE = Path(__file__).resolve().with_name("story.png")
 RULE, LAST_CALL = "count_idle_hits", 4
-WIDTH, HEIGHT = 1400, 840
+WIDTH, HEIGHT = 1400, 920
 
 
 def main() -> None:
@@ -20,9 +21,9 @@ def main() -> None:
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if chromium is None:
         sys.exit("docs/draw_story.py: needs Chromium (apt-get install chromium)")
-    with tempfile.TemporaryDirectory() as folder:
-        page = Path(folder) / "story.html"
-        if run(["explore", "--without", RULE, "--html", str(page)]) != 0:
+    with tempfile.TemporaryDirectory() as folder, chdir(folder):
+        page = Path("story.html").absolute()
+        if run(["explore", "--without", RULE, "--html", page.name]) != 0:
             sys.exit(f"docs/draw_story.py: no story without {RULE}")
         flags = [
             "--headless",

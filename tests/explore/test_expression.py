@@ -50,6 +50,13 @@ def test_an_expression_says_what_it_means(running: Running, text: str, holds: bo
     assert parse(text, 2)(running.state) is holds
 
 
+def test_requests_are_numbered_as_in_calls(running: Running) -> None:
+    for request, tokens in ((0, 5), (1, 1)):
+        assert parse(f"tokens(r{request}) == {tokens}", 2)(running.state)
+    with pytest.raises(ExpressionError, match="'r1' is no request: there is r0"):
+        parse("waiting(r1)", 1)
+
+
 def test_what_is_written_counts_no_more() -> None:
     model = Running(num_blocks=5, block_size=2, max_model_len=12, ghosts=True)
     model.step("add_request", request=0, tokens=(1, 1, 1, 1, 1))
