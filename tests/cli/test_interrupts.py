@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from ctypes import ArgumentError
 from pathlib import Path
 from typing import NoReturn
@@ -20,11 +20,13 @@ import z3
 
 from slotproof.impl.protocol import AddRequest, Allocate, Call, Config, Finish
 from slotproof.model.language.rules import Rules
+from slotproof.proofs.campaign.stories import Story
 from slotproof.proofs.cli import main as cli
-from slotproof.proofs.cli.commands import explore
+from slotproof.proofs.cli.commands import explore, prove
 from slotproof.proofs.explore import bounded
 from slotproof.proofs.explore.explore import engines
 from slotproof.proofs.gate.oracle import expect_all, trace_of
+from slotproof.proofs.prove.prover import Report
 from slotproof.proofs.traces.trace import write_trace
 
 SLOTPROOF = str(Path(sys.executable).parent / "slotproof")
@@ -142,6 +144,37 @@ def test_an_interrupt_that_z3_keeps_for_itself_is_not_a_lack_of_time(monkeypatch
     assert bounded.search(engines("full")[:1], Rules(), bounded.breaks(()), bounded.Bounds()).interrupted
     monkeypatch.setattr(z3.Solver, "reason_unknown", lambda self: "timeout")
     assert bounded.search(engines("full")[:1], Rules(), bounded.breaks(()), bounded.Bounds()).out_of_time
+
+
+def test_explore_tells_how_far_it_looked(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(z3.Solver, "check", lambda self: z3.unknown)
+    monkeypatch.setattr(z3.Solver, "reason_unknown", lambda self: "interrupted from keyboard")
+    file = tmp_path / "explored.json"
+    assert cli.run(["explore", "--reach", "free == 0", "--kind", "full", "--json", str(file)]) == 130
+    assert capsys.readouterr().out.startswith(
+        "nothing found before it was interrupted: 2 requests, 0 calls, "
+    )
+    report = json.loads(file.read_text())
+    assert (report["verdict"], report["partial"]) == ("unknown", True)
+
+
+def test_the_matrix_keeps_the_rules_that_are_known(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def one_rule(*_: object) -> Generator[tuple[str, dict[str, Story]], None, None]:
+        yield "keep_reserved", {}
+        assert "keep_reserved (stage 2): NOTHING FALLS\n" in capsys.readouterr().out  # said at once
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(prove, "matrix", one_rule)
+    monkeypatch.setattr(prove, "prove_statements", lambda *_: Report("proved", []))
+    file = tmp_path / "proved.json"
+    assert cli.run(["prove", "--matrix", "--json", str(file)]) == 130
+    assert "interrupted: this is what was known by then\n" in capsys.readouterr().out
+    report = json.loads(file.read_text())
+    assert (report["partial"], report["rules"]) == (True, {"keep_reserved": []})
 
 
 SWALLOWED = """
