@@ -124,13 +124,15 @@ class State:
         return both(self.ref_cnt(block) == 1, self.block_hash(block) == NO_HASH)
 
     def replace(self, **changes: Any) -> State:
-        """This state with some fields changed."""
+        """This state with some fields changed. Raises TypeError for a name that is no field."""
         new = object.__new__(State)
         fields = new.__dict__
         fields.update(self.__dict__)
         function = self.read.function
         for name, value in changes.items():
             fields[name] = function(name, value) if callable(value) else value
+        if len(fields) > len(self.__dict__):
+            raise TypeError(f"a state has no field {', '.join(fields.keys() - self.__dict__.keys())}")
         return new
 
 

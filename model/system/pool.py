@@ -13,7 +13,7 @@ from slotproof.model.language.state import ABSENT, HAND, NO_HASH, NULL_BLOCK, St
 def take(s: State, r: Int, n: Int) -> State:
     """Stage 3: the first n blocks of the free queue go to the end of r's block table, hashes dropped."""
     rules = s.engine.rules
-    s.read.require("take", s, both(n >= 0, n <= s.num_free))
+    s.read.require("take", s, both(r >= 0, n >= 0, n <= s.num_free))
     start = 0 if rules.new_from_front else s.num_free - n
     end, held = s.length(r), s.num_held
 
@@ -77,7 +77,8 @@ def touch(s: State, r: Int, b: Int) -> State:
 
 def release(s: State, r: Int, high: Int) -> State:
     """The live entries of r's table below `high` go into the hand, last first, null blocks in their place."""
-    s.read.require("release", s, both(s.first(r) <= high, high <= s.length(r), s.length(HAND) == 0))
+    in_table = both(s.first(r) <= high, high <= s.length(r))
+    s.read.require("release", s, both(r >= 0, in_table, s.length(HAND) == 0))
     low = s.first(r)
 
     def turned(i: Int) -> Int:
@@ -109,7 +110,7 @@ def free_blocks(s: State) -> State:
 
 def clear_table(s: State, r: Int) -> State:
     """A block table without live entries is emptied."""
-    s.read.require("clear-table", s, s.first(r) == s.length(r))
+    s.read.require("clear-table", s, both(r >= HAND, s.first(r) == s.length(r)))
     return s.replace(
         length=lambda q: ite(q == r, 0, s.length(q)),
         first=lambda q: ite(q == r, 0, s.first(q)),
@@ -119,7 +120,7 @@ def clear_table(s: State, r: Int) -> State:
 
 def pad(s: State, r: Int, n: Int) -> State:
     """Stage 3: r's empty block table starts with n null blocks, for tokens outside its window."""
-    s.read.require("pad", s, s.length(r) == 0)
+    s.read.require("pad", s, both(r >= 0, n >= 0, s.length(r) == 0))
     return s.replace(
         length=lambda q: ite(q == r, n, s.length(q)),
         first=lambda q: ite(q == r, n, s.first(q)),

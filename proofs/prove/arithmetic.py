@@ -80,9 +80,15 @@ def blocks_before(n: Any, a: Any) -> Claim:
     return _property("blocks-before", 0, lambda: floor(times(n) - a) == n - ceil(a))
 
 
-def pigeonhole(n: Any, m: Any, f: Any) -> Claim:
-    """Of more than m numbers f(0) .. f(n - 1), one is not below m or two are alike."""
-    a, b = z3.Ints("pigeon!a pigeon!b")
+def pigeons(where: str) -> tuple[z3.ArithRef, z3.ArithRef]:
+    """The two that share a hole, by the name of the argument they are used in."""
+    return z3.Int(f"{where}!a"), z3.Int(f"{where}!b")
+
+
+def pigeonhole(where: str, n: Any, m: Any, f: Any) -> Claim:
+    """Of more than m numbers f(0) .. f(n - 1), one is not below m or two are alike: `pigeons(where)`. One
+    argument uses a name once: other numbers have other pigeons."""
+    a, b = pigeons(where)
 
     def crowded() -> Any:
         clash = either(negate(within(0, f(a), m)), both(a != b, f(a) == f(b)))
@@ -95,14 +101,14 @@ def pigeonhole_by_induction() -> tuple[Claim, Claim]:
     """Why: with m = 0 there is no room; and what breaks the rule for g below breaks it for f, where g has one
     number less to take, and puts the last of f where m was taken."""
     f, n, m = z3.Function("f", z3.IntSort(), z3.IntSort()), z3.Int("n"), z3.Int("m")
-    a, b = z3.Ints("pigeon!a pigeon!b")
+    a, b = pigeons("pigeon")
     last = n - 1
 
     def start() -> Any:
         return implies(n > 0, negate(within(0, f(0), 0)))
 
     def step() -> Any:
-        fewer = pigeonhole(n - 1, m, lambda j: ite(f(j) == m, f(last), f(j))).body()
+        fewer = pigeonhole("pigeon", n - 1, m, lambda j: ite(f(j) == m, f(last), f(j))).body()
         places = ((x, y) for x in (a, b, last) for y in (a, b, last))
         outside = (both(within(0, x, n), negate(within(0, f(x), m + 1))) for x in (a, b, last))
         alike = (both(within(0, x, n), within(0, y, n), x != y, f(x) == f(y)) for x, y in places)

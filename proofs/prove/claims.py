@@ -10,7 +10,6 @@ from typing import Any
 import z3
 
 from slotproof.model.claims.invariants import Invariant
-from slotproof.model.language.algebra import implies
 from slotproof.model.language.state import State
 
 
@@ -24,15 +23,15 @@ class Claim:
     body: Callable[..., Any]
     triggers: tuple[Callable[..., Any], ...] = ()
 
-    def assumed(self, given: Any = True) -> z3.BoolRef:
-        """The claim as an assumption, where `given` holds.
+    def assumed(self) -> z3.BoolRef:
+        """The claim as an assumption.
 
         Triggers that are not applications of unknown functions (a field a step has redefined) are left to Z3.
         """
         if self.arity == 0:
-            return as_term(implies(given, self.body()))
+            return as_term(self.body())
         values = [z3.Int(f"{self.name}!{n}") for n in range(self.arity)]
-        body = as_term(implies(given, self.body(*values)))
+        body = as_term(self.body(*values))
         patterns = []
         for trigger in self.triggers:
             terms = trigger(*values)
@@ -68,6 +67,11 @@ def of_state(invariant: Invariant, s: State) -> Claim:
         partial(invariant.holds, s),
         tuple(partial(trigger, s) for trigger in invariant.triggers),
     )
+
+
+def same_terms(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A key that values share exactly if they are the same terms, or equal numbers, as long as they live."""
+    return tuple((v.get_id(),) if isinstance(v, z3.AstRef) else v for v in values)
 
 
 def as_term(value: Any) -> z3.BoolRef:

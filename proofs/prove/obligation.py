@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import z3
 
@@ -23,6 +24,14 @@ class Obligation:
     """What a campaign must reach to show that the assumptions can hold; empty if there are none."""
     assumptions: tuple[z3.BoolRef, ...]
     goal: z3.BoolRef
+    is_leaf: bool = False
+    """No other statement's proof leans on it. The others are the induction, which is proved all together or
+    not at all: every proof assumes the invariants, and that steps and loops do what is said of them."""
+
+    @property
+    def is_by_definition(self) -> bool:
+        """The goal is true as it stands: what a step makes is what is claimed of it."""
+        return bool(z3.is_true(z3.simplify(self.goal)))
 
 
 _mentioned = z3.Function("mentioned", z3.IntSort(), z3.BoolSort())
@@ -57,20 +66,35 @@ def is_proved(obligation: Obligation) -> bool:
     Quantified assumptions are instantiated at their triggers and nowhere else, so the answer comes soon,
     and where it is not `unsat` it is `unknown`.
     """
-    return any(_check(obligation, *limits) == z3.unsat for limits in TRIES)
+    facts = problem(obligation)
+    return any(_check(facts, *limits) == z3.unsat for limits in TRIES)
 
 
-def is_consistent(obligation: Obligation) -> bool:
-    """Whether Z3, with some effort, fails to derive a contradiction from the assumptions."""
-    return bool(_check(replace(obligation, goal=z3.BoolVal(False)), CONSISTENCY, 0) != z3.unsat)
+def contradictory(obligations: Sequence[Obligation]) -> set[str]:
+    """The obligations, by name, from whose assumptions, hints included, Z3 derives a contradiction with some
+    effort. What is consistent together is so in every part: so all are taken at once, and halved where that
+    fails (a proof by cases assumes one thing here and the opposite there)."""
+    union = {a.get_id(): a for o in obligations for a in o.assumptions}
+    if not union or _check([*union.values()], CONSISTENCY, 0) != z3.unsat:
+        return set()
+    alike = {frozenset(a.get_id() for a in o.assumptions) for o in obligations}
+    if len(alike) == 1:
+        return {o.name for o in obligations}
+    middle = len(obligations) // 2
+    return contradictory(obligations[:middle]) | contradictory(obligations[middle:])
 
 
-def _check(obligation: Obligation, resources: int, seed: int) -> z3.CheckSatResult:
+def problem(obligation: Obligation) -> list[z3.BoolRef]:
+    """What must not be possible: the assumptions, and the goal's denial."""
+    return [*obligation.assumptions, z3.Not(obligation.goal), *mentions(obligation.goal)]
+
+
+def _check(facts: list[z3.BoolRef], resources: int, seed: int) -> z3.CheckSatResult:
     s = z3.SimpleSolver()
     s.set("auto_config", False)
     s.set("smt.mbqi", False)
     s.set("smt.random_seed", seed)
     s.set("rlimit", resources)
     s.set("timeout", SECONDS * 1000)
-    s.add(*obligation.assumptions, z3.Not(obligation.goal), *mentions(obligation.goal))
+    s.add(*facts)
     return s.check()

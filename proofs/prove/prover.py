@@ -20,7 +20,7 @@ from slotproof.model.language.rules import RULES, Rules
 from slotproof.proofs.campaign.calls import NUMBER_BYTES, decode
 from slotproof.proofs.campaign.monitor import Monitor, Violation
 from slotproof.proofs.campaign.stories import CALLS_A_RUN, Story, find, tiny_configurations
-from slotproof.proofs.prove.obligation import Obligation, is_consistent, is_proved
+from slotproof.proofs.prove.obligation import Obligation, contradictory, is_proved
 from slotproof.proofs.prove.obligations.groups import Group, groups
 from slotproof.proofs.prove.symbols import KINDS, SLIDING_WINDOW
 
@@ -52,6 +52,7 @@ class Proved:
     witness: str
     unsat: bool
     seconds: float
+    by_definition: bool = False
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,8 @@ class Finding:
     stage: str
     verdict: str
     seconds: float
+    by_definition: bool = False
+    """The goal is true as it stands, whatever is assumed: what a step makes is what is claimed of it."""
 
 
 @dataclass
@@ -72,6 +75,8 @@ class Report:
 
     verdict: str
     obligations: list[Finding]
+    wanted: frozenset[str] = frozenset()
+    """The statements that were asked for, if not all; the obligations of others are what these lean on."""
     stories: dict[str, Story] = field(default_factory=dict)
     violations: list[Violation] = field(default_factory=list)
     """Statements that a campaign under the very rules that are proved saw broken: the readings disagree."""
@@ -92,7 +97,8 @@ def prove(
     rules: Rules | None = None,
     progress: Progress = _quiet,
 ) -> Report:
-    """Prove statements, all unless some are named, for kinds of attention.
+    """Prove statements, all unless some are named, for kinds of attention; with a named one, what its proof
+    leans on: the invariants of all others, and what steps and loops do.
 
     With all rules on, a campaign must reach every assumption; with one off, campaigns look for the
     stories by which statements fall.
@@ -105,7 +111,7 @@ def prove(
         tasks = [*(_StoryTask(rules, kind) for kind in kinds), *tasks]
     proved: list[Proved] = []
     reached: dict[str, frozenset[str]] = {}
-    report = Report(UNKNOWN, [])
+    report = Report(UNKNOWN, [], wanted)
     try:
         for done, (task, answer) in enumerate(_run(tasks), 1):
             progress(task.label, done, len(tasks))
@@ -161,7 +167,7 @@ def _finding(p: Proved, reached: frozenset[str] | None, stories: dict[str, Story
     reachable = reached is None or rules != Rules() or not p.witness or p.witness in reached
     if verdict == PROVED and not (reachable and p.witness != CONTRADICTION):
         verdict = VACUOUS
-    return Finding(p.name, p.statement, p.kind, p.stage, verdict, p.seconds)
+    return Finding(p.name, p.statement, p.kind, p.stage, verdict, p.seconds, p.by_definition)
 
 
 def _worst(verdicts: Iterable[str]) -> str:
@@ -186,14 +192,14 @@ class _GroupTask:
             start = time.perf_counter()
             unsat = is_proved(o)
             seconds = time.perf_counter() - start
-            results.append(Proved(o.name, o.statement, o.kind, o.stage, o.witness, unsat, seconds))
-        # A group's obligations assume more and more of the same: if the most is consistent, all is.
-        if obligations and not is_consistent(max(obligations, key=lambda o: len(o.assumptions))):
-            return [replace(p, witness=CONTRADICTION) for p in results]
-        return results
+            results.append(
+                Proved(o.name, o.statement, o.kind, o.stage, o.witness, unsat, seconds, o.is_by_definition)
+            )
+        empty = contradictory(obligations)
+        return [replace(p, witness=CONTRADICTION) if p.name in empty else p for p in results]
 
     def _is_wanted(self, o: Obligation) -> bool:
-        return not self.wanted or o.statement in self.wanted or o.statement not in STATEMENTS
+        return not self.wanted or o.statement in self.wanted or not o.is_leaf
 
     def lost(self) -> list[Proved]:
         """What stands for a group whose worker had to be killed: nothing is known of any statement."""

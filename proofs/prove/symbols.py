@@ -8,8 +8,9 @@ assumed where a single step is.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import z3
@@ -19,7 +20,7 @@ from slotproof.model.language.engine import Engine
 from slotproof.model.language.rules import Rules
 from slotproof.model.language.state import FIELDS, FUNCTIONS, NO_HASH, NULL_BLOCK, State
 from slotproof.proofs.prove import arithmetic
-from slotproof.proofs.prove.claims import Claim, as_term
+from slotproof.proofs.prove.claims import Claim, as_term, same_terms
 
 FULL, SLIDING_WINDOW = "full", "sliding-window"
 KINDS = (FULL, SLIDING_WINDOW)
@@ -54,6 +55,22 @@ KEYS = (
     ),
 )
 """SHA-256 taken as free of collisions, and tokens told apart by their number at least."""
+
+
+@contextmanager
+def terms_without_truth() -> Iterator[None]:
+    """Inside, to ask whether a term is true raises TypeError. Outside Z3 answers that for `==`, by whether
+    the two sides are the same term, so that `a == b and c` would quietly become one of the two."""
+    of_z3 = z3.AstRef.__bool__
+    z3.AstRef.__bool__ = _has_no_truth
+    try:
+        yield
+    finally:
+        z3.AstRef.__bool__ = of_z3
+
+
+def _has_no_truth(term: z3.AstRef) -> bool:
+    raise TypeError(f"a term is not true or false: write `both`, `either`, `negate`, `ite`: {term}")
 
 
 @dataclass(frozen=True)
@@ -114,11 +131,18 @@ class Symbols:
 
     def assume_claim(self, claim: Claim) -> None:
         """Add a claim, on the present path."""
-        self.assumed.append(claim.assumed(both(*self._path)))
+        self.assumed.append(self.on_path(claim).assumed())
+
+    def on_path(self, claim: Claim) -> Claim:
+        """The claim, made on the present path alone."""
+        path, body = both(*self._path), claim.body
+        return replace(claim, body=lambda *values: implies(path, body(*values)))
 
     def need(self, name: str, statement: str, condition: Any) -> None:
         """Note what has to hold on the present path."""
         claim = as_term(implies(both(*self._path), condition))
+        before = sum(needed.name.partition(", ")[0] == name for needed in self.needed)
+        name += f", place {before + 1}" if before else ""
         self.needed.append(Needed(name, statement, claim, len(self.assumed)))
 
     def integer(self, name: str) -> z3.ArithRef:
@@ -261,7 +285,7 @@ def remembered(definition: Function) -> Function:
     known: dict[tuple[Any, ...], tuple[tuple[Any, ...], Any]] = {}
 
     def look_up(*values: Any) -> Any:
-        key = tuple((v.get_id(),) if isinstance(v, z3.AstRef) else v for v in values)
+        key = same_terms(values)
         if key not in known:
             known[key] = (values, definition(*values))  # the values are kept, so that their ids stay theirs
         return known[key][1]

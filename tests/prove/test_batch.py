@@ -150,6 +150,8 @@ def test_a_wrong_batch_is_not_proved(step: Step, field: str, monkeypatch: pytest
     unproved = {
         o.name.rpartition(" ")[2]
         for o in batches.batch(FULL, Rules())
-        if o.name.startswith("one row more") and o.name.endswith(f": {field}") and not obligation.is_proved(o)
+        if o.name.startswith("batch, one row more")
+        and o.name.endswith(f": {field}")
+        and not obligation.is_proved(o)
     }
     assert unproved == {field}

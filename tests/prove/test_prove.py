@@ -75,7 +75,7 @@ def test_no_group_proves_falsehood(kind: str) -> None:
 
 
 def _inconsistent(kind: str) -> list[str]:
-    first = {group.name: next(group.build(Rules()), None) for group in groups((kind,))}
+    first = {group.name: next(iter(group.build(Rules())), None) for group in groups((kind,))}
     return [
         name for name, o in first.items() if o is not None and is_proved(replace(o, goal=z3.BoolVal(False)))
     ]
@@ -99,7 +99,7 @@ def _proved_from_a_contradiction() -> list[prove.Proved]:
             n = z3.Int("n")
             yield replace(o, assumptions=(*o.assumptions, n > 0, n < 0))
 
-    return prove._GroupTask(replace(group, build=contradictory), Rules(), frozenset())()
+    return prove._GroupTask(replace(group, make=contradictory), Rules(), frozenset())()
 
 
 def test_what_a_loop_needs_is_not_shown_by_what_it_achieves() -> None:

@@ -23,7 +23,7 @@ from slotproof.proofs.cli.working import working
 from slotproof.proofs.output.errors import Exit, UserError
 from slotproof.proofs.output.text import call_line, config_line
 from slotproof.proofs.output.words import counted
-from slotproof.proofs.prove.prover import PROVED, REFUTED, Report, matrix
+from slotproof.proofs.prove.prover import PROVED, REFUTED, UNKNOWN, Report, matrix
 from slotproof.proofs.prove.prover import prove as prove_statements
 from slotproof.proofs.prove.symbols import KINDS
 
@@ -50,7 +50,7 @@ def prove(
     json_file: Path | None,
 ) -> int:
     """Prove the STATEMENTs, all of them unless some are named, for every pool size, block size, number of
-    requests, token count, watermark, lookahead and reserve.
+    requests, token count, watermark, lookahead and reserve. What a named one leans on is proved with it.
 
     With a rule off, say which statements fall, by which calls.
 
@@ -115,8 +115,8 @@ def _list(console: Console) -> None:
 
 
 def _show(console: Console, report: Report, without: tuple[str, ...], seconds: float) -> None:
-    names = [s for s in STATEMENTS if any(f.statement == s for f in report.obligations)]
-    lemmas = sorted({f.statement for f in report.obligations} - set(STATEMENTS))
+    names = _shown(report)
+    lemmas = [] if report.wanted else sorted({f.statement for f in report.obligations} - set(STATEMENTS))
     table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
     for column in ("statement", "verdict", "obligations", "seconds"):
         table.add_column(column, justify="right" if column in ("obligations", "seconds") else "left")
@@ -126,6 +126,13 @@ def _show(console: Console, report: Report, without: tuple[str, ...], seconds: f
         colour = COLOURS.get(verdict, "yellow")
         spent = sum(f.seconds for f in of)
         table.add_row(name, f"[{colour}]{verdict}[/]", str(len(of)), f"{spent:.2f}")
+    leaned_on = [f for f in report.obligations if f.statement not in (*names, *lemmas)]
+    if leaned_on:
+        proved = sum(f.verdict == PROVED for f in leaned_on)
+        verdict = PROVED if proved == len(leaned_on) else UNKNOWN
+        spent = sum(f.seconds for f in leaned_on)
+        colour = COLOURS.get(verdict, "yellow")
+        table.add_row("what they lean on", f"[{colour}]{verdict}[/]", str(len(leaned_on)), f"{spent:.2f}")
     console.print(table)
     for name in names:
         if STATEMENTS[name].needs:
@@ -139,13 +146,21 @@ def _show(console: Console, report: Report, without: tuple[str, ...], seconds: f
         console.print(f"refuted: {violation.statement}: a campaign saw it broken: {where}", markup=False)
     for name, story in report.stories.items():
         _tell(console, name, story, without)
-    if without or len(names) < len(STATEMENTS):
+    if without:
         note = "by induction over all invariants together: a statement holds for sure where all are proved"
         console.print(f"note: {note}", markup=False)
     off = f" without {', '.join(without)}" if without else ""
     proved = sum(f.verdict == PROVED for f in report.obligations)
     total = f"{proved} of {counted(len(report.obligations), 'obligation')} proved{off}"
+    if leaned_on:
+        total += f" ({len(leaned_on)} of them what the named statements lean on)"
     console.print(f"{report.verdict}: {total}, in {seconds:.1f} s", markup=False)
+
+
+def _shown(report: Report) -> list[str]:
+    """The statements to speak of: those that were asked for, with an obligation of this kind of attention."""
+    found = {f.statement for f in report.obligations}
+    return [s for s in STATEMENTS if s in found and (not report.wanted or s in report.wanted)]
 
 
 def _tell(console: Console, statement: str, story: Story, without: tuple[str, ...]) -> None:
@@ -186,8 +201,7 @@ def _json(
         "without": list(without),
         "statements": [
             {"name": name, "verdict": report.of_statement(name), "needs": STATEMENTS[name].needs}
-            for name in STATEMENTS
-            if any(f.statement == name for f in report.obligations)
+            for name in _shown(report)
         ],
         "obligations": [msgspec.to_builtins(finding) for finding in report.obligations],
         "stories": {name: msgspec.to_builtins(story) for name, story in report.stories.items()},

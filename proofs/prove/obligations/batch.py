@@ -170,6 +170,5 @@ def _same(s: State, t: State) -> Iterator[Claim]:
 
 def _obligation(where: str, claim: Claim, kind: str, read: Symbols, *hints: z3.BoolRef) -> Obligation:
     known = (*read.assumed, *hints)
-    return Obligation(
-        f"{where}: {claim.name}", claim.statement, kind, "caller", "call allocate", known, claim.goal()
-    )
+    name, goal = f"batch, {where}: {claim.name}", claim.goal()
+    return Obligation(name, claim.statement, kind, "caller", "call allocate", known, goal, is_leaf=True)

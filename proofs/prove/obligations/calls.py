@@ -25,7 +25,7 @@ from slotproof.model.system.allocate_slots import Ask
 from slotproof.model.system.attention.group import skipped_tokens
 from slotproof.model.system.prefix_cache import Hits, get_computed_blocks, hits_for
 from slotproof.proofs.prove import arithmetic
-from slotproof.proofs.prove.claims import Claim, as_term, of_state
+from slotproof.proofs.prove.claims import Claim, as_term, of_state, same_terms
 from slotproof.proofs.prove.obligation import Obligation, mentions
 from slotproof.proofs.prove.obligations.loops import end_of_loop
 from slotproof.proofs.prove.symbols import SLIDING_WINDOW, Symbols
@@ -135,10 +135,10 @@ def call(name: str, kind: str, rules: Rules) -> Iterator[Obligation]:
     for check in CHECKS:
         here = _is_about(check, name) and not check.care
         if here and not _is_undisturbed(check):
-            yield from _checked(check, made, kind, known)
+            yield from _checked(name, check, made, kind, known)
         elif check.about == "other" and name not in NOT_OTHER:
             r = made.request if name in GIVES_BACK else NOBODY
-            yield from _checked(check, replace(made, request=r), kind, known)
+            yield from _checked(name, check, replace(made, request=r), kind, known)
 
 
 def later_chunk(kind: str, rules: Rules) -> Iterator[Obligation]:
@@ -159,7 +159,7 @@ def later_chunk(kind: str, rules: Rules) -> Iterator[Obligation]:
             )
     for check in CHECKS:
         if _is_undisturbed(check):
-            yield from _checked(check, made, kind, known)
+            yield from _checked("later-chunk", check, made, kind, known)
 
 
 def _bookkeeping(name: str, made: Made, kind: str, known: tuple[z3.BoolRef, ...]) -> Iterator[Obligation]:
@@ -197,11 +197,12 @@ def with_care(name: str, kind: str, rules: Rules) -> Iterator[Obligation]:
             f"care {name}",
             (*known, *(fact.assumed() for fact in counts), *_at_the_writer(made, claim, *WRITTEN)),
             claim.goal(),
+            is_leaf=True,
         )
     for check in CHECKS:
         if check.care and _is_about(check, name):
             everywhere = (of_state(i, made.before).assumed() for i in (*INVARIANTS, *WRITTEN))
-            yield from _checked(check, made, kind, (*known, *everywhere))
+            yield from _checked(f"{name} with care", check, made, kind, (*known, *everywhere))
 
 
 def _is_undisturbed(check: Check) -> bool:
@@ -225,8 +226,8 @@ def _at_the_writer(made: Made, claim: Claim, *more: Invariant) -> Iterator[z3.Bo
         places += [(state.writer_request(block), index), (r, index)]
     at = {
         ("block",): [(block,)],
-        ("request",): [(request,) for request, _ in dict.fromkeys(places)],
-        ("request", "index"): list(dict.fromkeys(places)),
+        ("request",): _once([(request,) for request, _ in places]),
+        ("request", "index"): _once(places),
     }
     for state in states:
         for invariant in (*INVARIANTS, *more) if state is s else STEPWISE:
@@ -240,24 +241,33 @@ def _at_the_writer(made: Made, claim: Claim, *more: Invariant) -> Iterator[z3.Bo
                     yield as_term(invariant.holds(queue, index - queue.length(r)))
 
 
-def _checked(check: Check, made: Made, kind: str, known: tuple[z3.BoolRef, ...]) -> Iterator[Obligation]:
+def _once(places: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    return list({same_terms(place): place for place in places}.values())
+
+
+def _checked(
+    where: str, check: Check, made: Made, kind: str, known: tuple[z3.BoolRef, ...]
+) -> Iterator[Obligation]:
     values = _values(check)
     asked: tuple[Any, ...] = () if check.about == "execute" else (made.request,)
     asked += () if made.ask is None else (made.ask,)
     part = check.part(made.before, *asked, made.outcome, *values)
     hints = (as_term(fact) for fact in _instances(check, made, values))
-    yield from _obligation(check, part, kind, (*known, *hints))
+    yield from _obligation(where, check, part, kind, (*known, *hints))
 
 
 def _values(check: Check) -> list[z3.ArithRef]:
     return [z3.Int(f"{variable}?{n}") for n, variable in enumerate(check.variables)]
 
 
-def _obligation(check: Check, part: Part, kind: str, known: tuple[z3.BoolRef, ...]) -> Iterator[Obligation]:
+def _obligation(
+    where: str, check: Check, part: Part, kind: str, known: tuple[z3.BoolRef, ...]
+) -> Iterator[Obligation]:
     if part.given is False:  # the check says nothing about this kind of attention
         return
-    name, goal = f"{check.about}: {check.name}", as_term(implies(part.given, part.claim))
-    yield Obligation(name, check.statement, kind, check.stage, f"check {check.name}", known, goal)
+    name, goal = f"{where}: {check.name}", as_term(implies(part.given, part.claim))
+    witness = f"check {check.name}"
+    yield Obligation(name, check.statement, kind, check.stage, witness, known, goal, is_leaf=True)
 
 
 def _lemmas(made: Made) -> Iterator[z3.BoolRef]:
@@ -294,7 +304,7 @@ def _instances(check: Check, made: Made, values: list[z3.ArithRef]) -> Iterator[
         # Each held block is at a place of its own in the request's table: there are no more than places.
         first = s.first(r)
         yield arithmetic.pigeonhole(
-            s.num_held, s.length(r) - first, lambda j: s.writer_index(s.held(j)) - first
+            check.name, s.num_held, s.length(r) - first, lambda j: s.writer_index(s.held(j)) - first
         ).body()
     if check.about == "leave":
         hand = [s.length(r) - 1 - value for value in values] + list(values)
@@ -311,7 +321,7 @@ def state_checks(kind: str, rules: Rules) -> Iterator[Obligation]:
     for check in CHECKS:
         if check.about == "state":
             part = check.part(s, *_values(check))
-            yield from _obligation(check, part, kind, tuple(read.assumed))
+            yield from _obligation("state", check, part, kind, tuple(read.assumed))
 
 
 def lookup(kind: str, rules: Rules) -> Iterator[Obligation]:
@@ -327,4 +337,4 @@ def lookup(kind: str, rules: Rules) -> Iterator[Obligation]:
             sight = (fact for value in values for fact in mentions(hits.at(value) == 0))
             part = check.part(s, r, hits, *values)
             with_care = (of_state(invariant, s).assumed() for invariant in WRITTEN if check.care)
-            yield from _obligation(check, part, kind, (*read.assumed, *with_care, *sight))
+            yield from _obligation("lookup", check, part, kind, (*read.assumed, *with_care, *sight))

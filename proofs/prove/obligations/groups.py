@@ -13,7 +13,7 @@ from slotproof.proofs.prove.obligations import calls, steps
 from slotproof.proofs.prove.obligations.batch import batch
 from slotproof.proofs.prove.obligations.line import line
 from slotproof.proofs.prove.obligations.loops import LOOPS
-from slotproof.proofs.prove.symbols import FULL, KINDS, SLIDING_WINDOW
+from slotproof.proofs.prove.symbols import FULL, KINDS, SLIDING_WINDOW, terms_without_truth
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,12 @@ class Group:
 
     name: str
     kind: str
-    build: Callable[[Rules], Iterator[Obligation]]
+    make: Callable[[Rules], Iterator[Obligation]]
+
+    def build(self, rules: Rules) -> list[Obligation]:
+        """The obligations. Raises TypeError if the model or a claim asks whether a term is true."""
+        with terms_without_truth():
+            return list(self.make(rules))
 
 
 def groups(kinds: tuple[str, ...] = KINDS) -> list[Group]:

@@ -58,7 +58,8 @@ def _obligation(
     claim: Claim, kind: str, witness: str, known: list[z3.BoolRef], *hints: z3.BoolRef
 ) -> Obligation:
     name = f"line: {claim.name}"
-    return Obligation(name, claim.statement, kind, "caller", witness, (*known, *hints), claim.goal())
+    goal = claim.goal()
+    return Obligation(name, claim.statement, kind, "caller", witness, (*known, *hints), goal, is_leaf=True)
 
 
 def _preempting_the_last(kind: str, rules: Rules) -> Iterator[Obligation]:
@@ -106,8 +107,8 @@ def _quiet_pool(kind: str, rules: Rules) -> Iterator[Obligation]:
 
     read.assume_claim(Claim("others-only-wait", "progress", 2, stays, (now.table,)))
     claim = Claim("no-fewer-are-free", "progress", 0, lambda: now.num_free >= then.num_free - taken)
-    crowded = arithmetic.pigeonhole(now.num_held, then.num_held + taken, counted).body()
-    pigeons = z3.Ints("pigeon!a pigeon!b")
+    crowded = arithmetic.pigeonhole(claim.name, now.num_held, then.num_held + taken, counted).body()
+    pigeons = arithmetic.pigeons(claim.name)
     sight = (fact for x in pigeons for fact in _holder_in_sight(now, now.held(x), 0))
     reserve = "check load-leaves-the-reserve"
     yield _obligation(claim, kind, reserve, read.assumed, as_term(crowded), *sight)

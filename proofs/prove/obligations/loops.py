@@ -57,8 +57,8 @@ def end_of_loop(read: Symbols, name: str, low: Int, high: Int, start: State, **o
         read.need(f"{name}-loop: {claim.name}", claim.statement, claim.goal())
     end = loop.at(read, start, low, high, of)
     for fact in loop.facts(read, start, low, high, end, of):
-        read.assume_claim(fact)
-        read.facts.append(fact)
+        read.facts.append(read.on_path(fact))
+        read.assumed.append(read.facts[-1].assumed())
     return end
 
 

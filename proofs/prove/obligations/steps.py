@@ -10,7 +10,7 @@ import z3
 from slotproof.model.claims.invariants import LEDGER, STEPWISE, WRITTEN
 from slotproof.model.language.algebra import both, ite, within
 from slotproof.model.language.rules import Rules
-from slotproof.model.language.state import FIELDS, FUNCTIONS, HAND, State, initial
+from slotproof.model.language.state import FIELDS, FUNCTIONS, State, initial
 from slotproof.model.scheduling.caller import add_request, add_request_contract, complete, complete_contract
 from slotproof.model.system.allocate_slots import is_idle_hit
 from slotproof.model.system.pool import (
@@ -32,27 +32,22 @@ from slotproof.proofs.prove.symbols import Symbols
 Step = Callable[[Symbols, State], State]
 
 
-def _request(read: Symbols) -> Any:
-    r = z3.Int("request")
-    read.assume(r >= 0)
-    return r
+REQUEST = z3.Int("request")
 
 
 def _take(read: Symbols, s: State) -> State:
-    return take(s, _request(read), z3.Int("n"))
+    return take(s, REQUEST, z3.Int("n"))
 
 
 def _pad(read: Symbols, s: State) -> State:
-    read.assume(z3.Int("n") >= 0)
-    return pad(s, _request(read), z3.Int("n"))
+    return pad(s, REQUEST, z3.Int("n"))
 
 
 def _release(read: Symbols, s: State) -> State:
-    return release(s, _request(read), z3.Int("high"))
+    return release(s, REQUEST, z3.Int("high"))
 
 
 def _clear_table(read: Symbols, s: State) -> State:
-    read.assume(z3.Int("row") >= HAND)
     return clear_table(s, z3.Int("row"))
 
 
@@ -65,20 +60,19 @@ def _reset(read: Symbols, s: State) -> State:
 
 
 def _record(read: Symbols, s: State) -> State:
-    return record_for_zeroing(s, _request(read), z3.Int("low"), z3.Int("high"))
+    return record_for_zeroing(s, REQUEST, z3.Int("low"), z3.Int("high"))
 
 
 def _add_request(read: Symbols, s: State) -> State:
-    r, n = _request(read), z3.Int("num_tokens")
-    read.assume(*add_request_contract(s, r, n).values())
-    return add_request(s, r, n).state
+    n = z3.Int("num_tokens")
+    read.assume(*add_request_contract(s, REQUEST, n).values())
+    return add_request(s, REQUEST, n).state
 
 
 def _complete(read: Symbols, s: State) -> State:
-    r = _request(read)
     counts = z3.Ints("processed rejected sampled")
-    read.assume(*complete_contract(s, r, *counts).values())
-    return complete(s, r, *counts).state
+    read.assume(*complete_contract(s, REQUEST, *counts).values())
+    return complete(s, REQUEST, *counts).state
 
 
 STEPS: dict[str, tuple[str, str, Step]] = {
@@ -107,7 +101,7 @@ def initial_state(kind: str, rules: Rules) -> Iterator[Obligation]:
 
 
 def single_step(name: str, kind: str, rules: Rules) -> Iterator[Obligation]:
-    """A step from any state that satisfies the stepwise invariants, with what it needs, keeps them."""
+    """A step from any state that satisfies the stepwise invariants, with what it requires, keeps them."""
     stage, witness, step = STEPS[name]
     read = Symbols(kind, rules)
     s = read.state()
@@ -126,14 +120,14 @@ def single_step(name: str, kind: str, rules: Rules) -> Iterator[Obligation]:
 
 
 def loop_step(name: str, kind: str, rules: Rules) -> Iterator[Obligation]:
-    """A loop's invariant holds at the start, and one iteration keeps it."""
+    """A loop's invariant holds at the start, of an empty range too, and one iteration keeps it."""
     loop = LOOPS[name]
     read = Symbols(kind, rules)
     read.alone = z3.Bool("alone")
     start = read.state()
     low, k, high = z3.Ints("low k high")
     of = _of(loop)
-    read.assume(both(low <= k, k < high), *(of_state(i, start).assumed() for i in STEPWISE))
+    read.assume(low <= high, *(of_state(i, start).assumed() for i in STEPWISE))
     for need in loop.needs(read, start, low, high, of):
         read.assume_claim(need)
     for claim in (
@@ -142,6 +136,7 @@ def loop_step(name: str, kind: str, rules: Rules) -> Iterator[Obligation]:
     ):
         yield _obligation(f"{name}-loop starts", claim, kind, loop, read)
 
+    read.assume(within(low, k, high))
     before = loop.at(read, start, low, k, of)
     read.assume(*(of_state(i, before).assumed() for i in STEPWISE))
     for fact in loop.facts(read, start, low, k, before, of):
