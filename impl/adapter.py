@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
+from slotproof.impl.capabilities import Unsupported
 from slotproof.impl.ledger import Entry, Ledger
 from slotproof.impl.protocol import (
     AddRequest,
@@ -43,12 +44,15 @@ class Adapter(ABC):
     """`Allocator` (`impl/protocol.py`) around one allocator, with the caller's ledger kept for it.
 
     A subclass says how its allocator allocates and frees, and what can be seen of it; the other methods
-    only if the allocator can do that. None is asked for what the contract forbids. A method that raises
-    must have changed nothing.
+    only if the allocator can do that, and in `lacks` what it cannot. None is asked for what the contract
+    forbids. A method that raises must have changed nothing.
 
     Args:
         config: Sizes and policy.
     """
+
+    lacks: Collection[str] = ()
+    """Names of `impl/capabilities.py`: what is neither drawn nor compared."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -83,36 +87,38 @@ class Adapter(ABC):
     def snapshot(self) -> Snapshot:
         """The state now; it must not change anything."""
 
-    @abstractmethod
-    def has_blocks(self, entry: Entry) -> bool:
-        """The request has a block table that is not empty."""
-
     def add(self, entry: Entry) -> None:  # noqa: B027 (an allocator need not know)
         """A request arrives; `entry.own` may keep what the allocator wants of it."""
 
     def find(self, entry: Entry) -> Hit:
         """What the prefix cache has of the request, which has no blocks; nothing changes."""
+        self._unless_caching()
         return NO_HIT
 
     def publish(self, entry: Entry, num_tokens: int) -> None:
-        """The blocks that the request's first tokens fill can be found from now on."""
-        raise NotImplementedError("publish")
+        """The blocks that the request's first tokens fill can be found from now on, where they are cached."""
+        self._unless_caching()
 
     def release(self, entry: Entry) -> None:
-        """Blocks before the attention window of token `entry.settled` go back."""
-        raise NotImplementedError("release")
+        """Blocks before the attention window of token `entry.settled` go back, where there is a window."""
+        if self.config.sliding_window is not None:
+            raise Unsupported("sliding_window")
 
     def evict(self, blocks: tuple[int, ...]) -> None:
         """The blocks can be found no longer."""
-        raise NotImplementedError("evict")
+        raise Unsupported("evict_blocks")
 
     def reset(self) -> bool:
         """No block can be found any longer, if none is held; whether it was done."""
-        raise NotImplementedError("reset")
+        raise Unsupported("reset_prefix_cache")
 
     def take_new_block_ids(self) -> tuple[int, ...]:
         """The blocks to zero before the next step, in order; from now on there are none."""
-        raise NotImplementedError("take_new_block_ids")
+        raise Unsupported("take_new_block_ids")
+
+    def _unless_caching(self) -> None:
+        if self.config.enable_caching:
+            raise Unsupported("prefix_caching")
 
     def step(self, call: Call) -> Result:
         """Make one call. `hits` is what the lookup found, also when slots are then refused.
@@ -153,7 +159,7 @@ class Adapter(ABC):
 
     def _remove_skipped(self, call: RemoveSkipped) -> Result:
         entry = self.ledger.entry(call)
-        self.ledger.check_has_blocks(call, self.has_blocks(entry))
+        self.ledger.check_has_blocks(call, entry)
         self.release(entry)
         return Result()
 

@@ -178,9 +178,9 @@ class Ledger:
         """A load has arrived, and the request waits to be scheduled."""
         entry.status = Status.WAITING
 
-    def check_has_blocks(self, call: Call, has_blocks: bool) -> None:
+    def check_has_blocks(self, call: Call, entry: Entry) -> None:
         """A window's blocks can only be released of a request that has a block table."""
-        if not has_blocks:
+        if entry.computed == 0:
             raise _illegal(call, "it has no block table")
 
     def preempted(self, entry: Entry) -> None:

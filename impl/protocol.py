@@ -160,20 +160,21 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What can be seen of an allocator between calls."""
+    """What can be seen of an allocator between calls. A field that its `lacks` names (`impl/capabilities.py`)
+    may be left out."""
 
-    free_queue: tuple[int, ...]
+    free_queue: tuple[int, ...] = ()
     """Free blocks, next to be taken first."""
-    ref_cnt: tuple[int, ...]
+    ref_cnt: tuple[int, ...] = ()
     """References by block; that of the null block is not kept and shown as 0."""
-    hashes: tuple[bytes | int | None, ...]
+    hashes: tuple[bytes | int | None, ...] = ()
     """Key by block, None for none. Only whether two keys are equal means anything, within a
     snapshot and between snapshots."""
-    tables: dict[int, tuple[int, ...]]
+    tables: dict[int, tuple[int, ...]] = {}
     """Block table by request, of requests that hold at least one entry."""
-    usage: float
+    usage: float = 0.0
     """`usage` as the implementation reports it."""
-    to_zero: tuple[int, ...]
+    to_zero: tuple[int, ...] = ()
     """Blocks recorded for zeroing since the last `take_new_block_ids`."""
 
 

@@ -87,9 +87,6 @@ class TorchAllocator(Adapter):
     def take_new_block_ids(self) -> tuple[int, ...]:
         return tuple(self.manager.take_new_block_ids())
 
-    def has_blocks(self, entry: Entry) -> bool:
-        return self.manager.coordinator.has_blocks(str(entry.number))
-
     def snapshot(self) -> Snapshot:
         """The state now, from the host: the pool, and the block tables that it is the authority on."""
         pool = self.manager.block_pool

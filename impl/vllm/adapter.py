@@ -80,7 +80,6 @@ class VllmAllocator(Adapter):
         self._sampling_params = SamplingParams(max_tokens=1)
         self._block_hasher = block_hasher(config)
         self._manager = _manager(config)
-        self._group = self._manager.coordinator.single_type_managers[0]
 
     def add(self, entry: Entry) -> None:
         entry.own = self._new_request(
@@ -130,9 +129,6 @@ class VllmAllocator(Adapter):
 
     def take_new_block_ids(self) -> tuple[int, ...]:
         return tuple(self._manager.take_new_block_ids())
-
-    def has_blocks(self, entry: Entry) -> bool:
-        return bool(self._group.req_to_blocks.get(str(entry.number)))
 
     def snapshot(self) -> Snapshot:
         """The state now, read from vLLM's pool and its one attention group."""

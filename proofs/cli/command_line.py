@@ -15,13 +15,15 @@ DEFAULTS = {"--compare": Strictness.EXACT.value, "--device": "cpu", "--patience"
 def command_line(command: str, options: Mapping[str, object], *arguments: object) -> str:
     """A command with its arguments and options, quoted for a shell.
 
-    Left out are options that are None, False, or as by default; True stands for a flag.
+    Left out are options that are None, False, or as by default; True stands for a flag, and a tuple for an
+    option that comes so often.
     """
     words = ["slotproof", command, *map(str, arguments)]
     for option, value in options.items():
         if value is None or value is False or value == DEFAULTS.get(option):
             continue
-        words.append(option)
-        if value is not True:
-            words.append(f"{value:.12g}" if isinstance(value, float) else str(value))
+        for each in value if isinstance(value, tuple) else (value,):
+            words.append(option)
+            if each is not True:
+                words.append(f"{each:.12g}" if isinstance(each, float) else str(each))
     return shlex.join(words)

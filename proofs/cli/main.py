@@ -19,16 +19,16 @@ INTERRUPTED = ("slotproof: interrupted", Exit.INTERRUPTED)
 
 
 class _Commands(click.Group):
-    """The modules of `commands`, each with a command of its own name."""
+    """The modules of `commands`, each with a command of its own name (with - for _)."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(module.name for module in pkgutil.iter_modules(commands.__path__))
+        return sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(commands.__path__))
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.list_commands(ctx):
             return None
-        module = importlib.import_module(f"{commands.__name__}.{cmd_name}")
-        command: click.Command = getattr(module, cmd_name)
+        name = cmd_name.replace("-", "_")
+        command: click.Command = getattr(importlib.import_module(f"{commands.__name__}.{name}"), name)
         return command
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from slotproof.impl.capabilities import SHOWN
 from slotproof.proofs.gate.isolation import PATIENCE
 
 
@@ -61,4 +62,12 @@ patience = click.option(
     show_default=True,
     metavar="SECONDS",
     help="The longest that one call, or importing the implementation, may take.",
+)
+
+ignore = click.option(
+    "--ignore",
+    type=click.Choice(list(SHOWN)),
+    multiple=True,
+    metavar="FIELD",
+    help=f"Leave a field out of the comparison, and say so in the verdict; repeatable: {', '.join(SHOWN)}.",
 )

@@ -123,9 +123,47 @@ ROWS: dict[str, Possible] = {
 """Every row, with the configurations in which it can be reached."""
 
 
-def rows(configs: Sequence[Config]) -> list[str]:
-    """The rows that can be reached under at least one of the configurations."""
-    return [row for row, possible in ROWS.items() if any(possible(config) for config in configs)]
+NEEDS: dict[str, tuple[str, ...]] = {
+    "call: cache_blocks": ("delay_cache",),
+    "call: remove_skipped": ("remove_skipped",),
+    "call: evict_blocks": ("evict_blocks",),
+    "call: reset_prefix_cache": ("reset_prefix_cache",),
+    "call: take_new_block_ids": ("take_new_block_ids",),
+    "granted: with must_fit": ("must_fit",),
+    "granted: next to the watermark": ("reserved",),
+    "refused: stage 0": ("must_fit",),
+    "refused: stage 0, by the watermark alone": ("must_fit",),
+    "refused: stage 2, by reserved blocks alone": ("reserved",),
+    "stage 0: a window's admission is capped": ("must_fit",),
+    "stage 2: an idle hit outside the window is not counted": ("external",),
+    "stage 2: lookahead crosses a boundary": ("lookahead",),
+    "stage 2: lookahead ends at max_model_len": ("lookahead",),
+    "cache: a lookup is skipped": ("skip_cache",),
+    "external: at once": ("external",),
+    "external: on top of a hit": ("external",),
+    "external: delayed": ("external", "delay_cache"),
+    "external: blocks not to be zeroed": ("external", "skip_zeroing"),
+    "external: a load is published": ("external", "delay_cache"),
+    "hash: before the next allocation": ("cache_running",),
+    "remove_skipped: releases blocks": ("remove_skipped",),
+    "finish: loading": ("external", "delay_cache"),
+    "evict_blocks: an idle block": ("evict_blocks",),
+    "evict_blocks: a held block": ("evict_blocks",),
+    "reset: done": ("reset_prefix_cache",),
+    "reset: done, with hashes to drop": ("reset_prefix_cache",),
+    "reset: refused": ("reset_prefix_cache",),
+    "zeroing: a list is taken": ("take_new_block_ids",),
+}
+"""What an implementation must be able to do for a row (`impl/capabilities.py`), beyond the configuration."""
+
+
+def rows(configs: Sequence[Config], lacks: frozenset[str] = frozenset()) -> list[str]:
+    """The rows that can be reached under at least one of the configurations, without what is lacking."""
+    return [
+        row
+        for row, possible in ROWS.items()
+        if lacks.isdisjoint(NEEDS.get(row, ())) and any(possible(config) for config in configs)
+    ]
 
 
 def reached(config: Config, e: Expectation) -> Iterator[str]:

@@ -22,10 +22,12 @@ from slotproof.impl.protocol import (
 from slotproof.model.language.state import UNKNOWN
 from slotproof.model.running import ContractError, Running
 from slotproof.proofs.campaign.calls import model_config
+from slotproof.proofs.campaign.fit import fit_call, fit_configs
 from slotproof.proofs.gate.compare import Strictness
-from slotproof.proofs.gate.gate import Progress, Report, compare_story, count, fair, interruptible
+from slotproof.proofs.gate.gate import Progress, Report, interruptible
 from slotproof.proofs.gate.isolation import Isolated
 from slotproof.proofs.gate.oracle import Expectation, expect
+from slotproof.proofs.gate.trial import Asked, compare
 
 TINY = (
     Config(num_blocks=4, block_size=2, max_model_len=6, watermark_blocks=1),
@@ -42,6 +44,7 @@ def exhaust(
     depth: int,
     *,
     strictness: Strictness = Strictness.EXACT,
+    ignore: frozenset[str] = frozenset(),
     configs: Sequence[Config] = TINY,
     progress: Progress = lambda report: None,
 ) -> Report:
@@ -53,15 +56,17 @@ def exhaust(
     Raises:
         CannotStart: there is no implementation to drive.
     """
-    report = Report(required=())
+    report = Report()
     start = time.monotonic()
     with interruptible(report):
         implementation.start()
         start = time.monotonic()
-        for config, story in _all(depth, configs, strictness):
-            compared, report.failure = compare_story(implementation, config, story, strictness)
-            report.sequences += 1
-            count(report, config, story[:compared])
+        asked = Asked.of(implementation.about, strictness, ignore)
+        report.begin(asked)
+        for config, story in _all(depth, fit_configs(configs, asked.lacks), asked.lacks):
+            trial = compare(implementation, config, story, asked)
+            report.failure = trial.failure
+            report.add(trial)
             progress(report)
             if report.failure is not None:
                 break
@@ -70,21 +75,21 @@ def exhaust(
 
 
 def _all(
-    depth: int, configs: Sequence[Config], strictness: Strictness
+    depth: int, configs: Sequence[Config], lacks: frozenset[str]
 ) -> Iterator[tuple[Config, list[Expectation]]]:
     for reach in range(1, depth + 1):
         for config in configs:
-            for story in stories(config, reach, strictness):
+            for story in stories(config, reach, lacks):
                 yield config, story
 
 
-def stories(config: Config, depth: int, strictness: Strictness) -> Iterator[list[Expectation]]:
-    """The model's story of every sequence of `depth` calls."""
-    return _stories(Running(**model_config(config)), [], depth, strictness)
+def stories(config: Config, depth: int, lacks: frozenset[str] = frozenset()) -> Iterator[list[Expectation]]:
+    """The model's story of every sequence of `depth` calls, of those that nothing is lacking for."""
+    return _stories(Running(**model_config(config)), [], depth, lacks)
 
 
 def _stories(
-    running: Running, before: list[Expectation], depth: int, strictness: Strictness
+    running: Running, before: list[Expectation], depth: int, lacks: frozenset[str]
 ) -> Iterator[list[Expectation]]:
     if depth == 0:
         yield before
@@ -92,14 +97,13 @@ def _stories(
     state, texts = running.state, running.read.texts
     for option in options(running):
         running.state, running.read.texts = state, texts
-        call = fair(option, strictness)
-        if call is None:
+        if fit_call(option, lacks) != option:
             continue
         try:
-            now = expect(running, call)
+            now = expect(running, option)
         except ContractError:
             continue
-        yield from _stories(running, [*before, now], depth - 1, strictness)
+        yield from _stories(running, [*before, now], depth - 1, lacks)
 
 
 def options(running: Running) -> Iterator[Call]:

@@ -5,31 +5,20 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 
 import hypothesis
-import msgspec
 from hypothesis import strategies
 
-from slotproof.impl.protocol import Allocate, Call, Config, EvictBlocks, Result
-from slotproof.model.running import ContractError, Running
-from slotproof.proofs.campaign.calls import NUMBER_BYTES, configurations, decode, model_config
-from slotproof.proofs.gate.compare import (
-    Difference,
-    KeyMatch,
-    Strictness,
-    difference,
-    expected_snapshot,
-    result_differences,
-    snapshot_differences,
-)
-from slotproof.proofs.gate.coverage import reached, rows
-from slotproof.proofs.gate.isolation import Fault, Isolated, Kind
-from slotproof.proofs.gate.oracle import Expectation, expect, trace_of
+from slotproof.impl.protocol import Config
+from slotproof.proofs.campaign.calls import NUMBER_BYTES, configurations
+from slotproof.proofs.campaign.fit import fit_configs
+from slotproof.proofs.gate.compare import Strictness
+from slotproof.proofs.gate.isolation import Isolated, Kind
+from slotproof.proofs.gate.trial import Asked, Failure, Trial, try_calls, try_numbers
 from slotproof.proofs.output.words import counted
-from slotproof.proofs.traces.trace import Trace
 
 SEQUENCE = 100
 """Calls of one sequence, from a fresh allocator."""
@@ -37,14 +26,17 @@ SEQUENCES = 4
 """Sequences for one configuration before the next has its turn."""
 SHRINK_TRIES = 1000
 """How often Hypothesis may try a simpler sequence once one has failed."""
-SHRINK_SECONDS = 20.0
-"""How long these tries may take, and again leaving out calls after them."""
+SHRINK_SECONDS = {Strictness.EXACT: 20.0, Strictness.COUNTS: 20.0, Strictness.INVARIANTS: 2.0}
+"""How long these tries may take, and again leaving out calls after them. A sequence that follows the
+implementation's own answers takes longer to try, and the second part alone makes it short."""
 
 
 class Verdict(Enum):
     """How a gate ends."""
 
     AGREES = "agrees"
+    CONSISTENT = "consistent"
+    """Nothing was compared with the model: what it answered and showed breaks no statement."""
     DISAGREES = "disagrees"
     NOTHING = "nothing"
     """Nothing was compared: no call was made."""
@@ -56,31 +48,11 @@ class Verdict(Enum):
     """No difference, but a statement was broken as KNOWN.md tells."""
 
 
-@dataclass(frozen=True)
-class Failure:
-    """A sequence whose last call the implementation answered otherwise than the model."""
-
-    config: Config
-    story: list[Expectation]
-    differences: list[Difference]
-    fault: Kind | None = None
-    """How the implementation failed to answer, if it did not."""
-
-    @property
-    def call(self) -> Call | None:
-        """The call that differed; None if a fresh allocator does already."""
-        return self.story[-1].call if self.story else None
-
-    def trace(self, description: str = "") -> Trace:
-        """The story as the model tells it, with the first difference for a description."""
-        return trace_of(self.config, self.story, description or self.differences[0].line)
-
-
 @dataclass
 class Report:
     """What a gate has done and found."""
 
-    required: Sequence[str]
+    required: Sequence[str] = ()
     """Rows of coverage that must be reached."""
     calls: int = 0
     sequences: int = 0
@@ -92,6 +64,18 @@ class Report:
     known_is_accepted: bool = False
     interrupted: bool = False
     """It was stopped: this is what was known by then."""
+    asked: Asked = field(default_factory=Asked)
+    """What was asked of what was gated, and what it says of itself."""
+
+    def begin(self, asked: Asked, required: Sequence[str] = ()) -> None:
+        """The implementation has started: what it can be asked is known."""
+        self.asked, self.required = asked, required
+
+    def add(self, trial: Trial) -> None:
+        """One more sequence, without its failure."""
+        self.sequences += 1
+        self.calls += trial.calls
+        self.coverage.update(trial.rows)
 
     @property
     def extent(self) -> str:
@@ -113,7 +97,9 @@ class Report:
             return Verdict.NOTHING
         if self.known and not self.known_is_accepted:
             return Verdict.KNOWN
-        return Verdict.UNCOVERED if self.uncovered else Verdict.AGREES
+        if self.uncovered:
+            return Verdict.UNCOVERED
+        return Verdict.CONSISTENT if self.asked.strictness is Strictness.INVARIANTS else Verdict.AGREES
 
 
 Progress = Callable[[Report], None]
@@ -126,6 +112,7 @@ def campaign(
     seconds: float | None = None,
     seed: int = 0,
     strictness: Strictness = Strictness.EXACT,
+    ignore: frozenset[str] = frozenset(),
     configs: Sequence[Config] | None = None,
     progress: Progress = lambda report: None,
 ) -> Report:
@@ -135,14 +122,14 @@ def campaign(
     made simpler.
 
     Args:
+        ignore: fields of an answer or a state that are not compared, beside those that it does not show.
         configs: the configurations to take turns; `configurations(seed)` if not given.
         progress: sees the report after every sequence.
 
     Raises:
         CannotStart: there is no implementation to drive.
     """
-    configs = configurations(seed) if configs is None else configs
-    report = Report(required=required_rows(configs, strictness))
+    report = Report()
     start = time.monotonic()
 
     def left() -> int:
@@ -153,10 +140,13 @@ def campaign(
     with interruptible(report):
         implementation.start()
         start = time.monotonic()
+        asked = Asked.of(implementation.about, strictness, ignore)
+        configs = fit_configs(configurations(seed) if configs is None else configs, asked.lacks)
+        report.begin(asked, asked.rows(configs))
         turn = 0
         while left() and report.failure is None:
             config = configs[turn % len(configs)]
-            search = _Search(implementation, config, strictness, report, left, progress)
+            search = _Search(implementation, config, asked, report, left, progress)
             search.run(seed * 1_000_003 + turn)
             turn += 1
     report.seconds = time.monotonic() - start
@@ -172,21 +162,6 @@ def interruptible(report: Report) -> Iterator[None]:
         report.interrupted = True
 
 
-_NEVER_DRAWN = {
-    Strictness.EXACT: (),
-    Strictness.COUNTS: ("call: evict_blocks", "evict_blocks: an idle block", "evict_blocks: a held block"),
-    Strictness.INVARIANTS: (
-        "external: on top of a hit",
-        "stage 2: an idle hit outside the window is not counted",
-    ),
-}
-
-
-def required_rows(configs: Sequence[Config], strictness: Strictness) -> list[str]:
-    """The rows that a campaign must reach: those that its calls (see `fair`) can reach."""
-    return [row for row in rows(configs) if row not in _NEVER_DRAWN[strictness]]
-
-
 class _Search:
     """One turn: a few sequences for one configuration; if one fails, simpler ones that fail too."""
 
@@ -194,14 +169,14 @@ class _Search:
         self,
         implementation: Isolated,
         config: Config,
-        strictness: Strictness,
+        asked: Asked,
         report: Report,
         left: Callable[[], int],
         progress: Progress,
     ) -> None:
         self.implementation = implementation
         self.config = config
-        self.strictness = strictness
+        self.asked = asked
         self.report = report
         self.left = left
         self.progress = progress
@@ -232,9 +207,9 @@ class _Search:
         finally:  # an interrupt leaves what was found
             self.report.failure = self.failure
         if self.failure is not None and self.failure.fault is not Kind.HUNG:  # each try would hang as long
-            until = time.monotonic() + SHRINK_SECONDS
+            until = time.monotonic() + SHRINK_SECONDS[self.asked.strictness]
             self.report.failure = _without_needless_calls(
-                self.implementation, self.failure, self.strictness, until
+                self.implementation, self.failure, self.asked, until
             )
 
     def _attempt(self, numbers: list[bytes]) -> None:
@@ -246,18 +221,16 @@ class _Search:
                 raise _Enough
         if not limit:
             return
-        story = tell(
-            self.config, [int.from_bytes(number, "little") for number in numbers], limit, self.strictness
-        )
-        compared, failure = compare_story(self.implementation, self.config, story, self.strictness)
+        drawn = [int.from_bytes(number, "little") for number in numbers]
+        trial = try_numbers(self.implementation, self.config, drawn, limit, self.asked)
+        failure = trial.failure
         if not shrinking:
-            self.report.sequences += 1
-            count(self.report, self.config, story[:compared])
+            self.report.add(trial)
             self.progress(self.report)
         if failure is None:
             return
         if not shrinking and failure.fault not in (Kind.HUNG, Kind.DIED):
-            self.shrink_until = time.monotonic() + SHRINK_SECONDS
+            self.shrink_until = time.monotonic() + SHRINK_SECONDS[self.asked.strictness]
         if self.failure is None or len(failure.story) <= len(self.failure.story):
             self.failure = failure
         raise _Disagreement
@@ -271,86 +244,8 @@ class _Enough(BaseException):
     """Hypothesis takes this for no failure, and stops."""
 
 
-def tell(config: Config, numbers: list[int], limit: int, strictness: Strictness) -> list[Expectation]:
-    """The model's story of the calls that numbers stand for, `limit` calls at most; 0 makes no call."""
-    running = Running(**model_config(config))
-    story: list[Expectation] = []
-    for number in numbers:
-        if number == 0:
-            continue
-        if len(story) == limit:
-            break
-        call = fair(decode(running, number), strictness)
-        if call is not None:
-            story.append(expect(running, call))
-    return story
-
-
-def fair(call: Call, strictness: Strictness) -> Call | None:
-    """A call that means the same to every implementation that the strictness lets pass; None for none.
-
-    Where blocks may have other numbers, naming blocks is unfair. Where a lookup may find another hit, so
-    is asking for more tokens than any hit leaves to compute.
-    """
-    if strictness is Strictness.COUNTS and isinstance(call, EvictBlocks):
-        return None
-    if strictness is Strictness.INVARIANTS and isinstance(call, Allocate) and not call.skip_cache:
-        if call.external:
-            return msgspec.structs.replace(call, skip_cache=True)
-        return msgspec.structs.replace(call, new=1)
-    return call
-
-
-def compare_story(
-    implementation: Isolated,
-    config: Config,
-    story: list[Expectation],
-    strictness: Strictness,
-    agreed: Callable[[int], None] = lambda calls: None,
-) -> tuple[int, Failure | None]:
-    """Drive a fresh allocator through a story: how many calls were compared, and the first difference.
-
-    `agreed` is told, call by call, how many calls agree.
-    """
-    keys = KeyMatch()
-    with closing(implementation.run(config, [e.call for e in story])) as replies:
-        for index, reply in enumerate(replies):
-            fault = None
-            if isinstance(reply, Fault):
-                fault = reply.kind
-                found = [difference("answer", "one", f"none: {reply.text}")]
-            elif index == 0:
-                fresh = expected_snapshot(Running(**model_config(config)))
-                found = snapshot_differences(strictness, fresh, reply.state, keys)
-            else:
-                e = story[index - 1]
-                found = result_differences(strictness, e.result, reply.result)
-                found += snapshot_differences(strictness, e.snapshot, reply.state, keys)
-                if not found and _ledgers_part(e.result, reply.result):
-                    return index, None
-            if found:
-                return index, Failure(config, story[:index], found, fault)
-            agreed(index)
-    return len(story), None
-
-
-def _ledgers_part(expected: Result, got: Result) -> bool:
-    """From here on the story's calls may be none that the caller of this implementation would make.
-
-    Only where nothing of the model is asked of the implementation.
-    """
-    return (expected.granted, len(expected.hits)) != (got.granted, len(got.hits))
-
-
-def count(report: Report, config: Config, story: list[Expectation]) -> None:
-    """Add a compared story to the report."""
-    report.calls += len(story)
-    for e in story:
-        report.coverage.update(reached(config, e))
-
-
 def _without_needless_calls(
-    implementation: Isolated, failure: Failure, strictness: Strictness, until: float
+    implementation: Isolated, failure: Failure, asked: Asked, until: float
 ) -> Failure:
     """The failure, without the calls that it does not need: first many at once are left out, at last one."""
     size = max(1, len(failure.story) // 2)
@@ -362,21 +257,10 @@ def _without_needless_calls(
                 break
             start, size = 0, size // 2
             continue
-        calls = [e.call for e in failure.story]
-        story = legal_story(failure.config, calls[:start] + calls[end:])
-        shorter = compare_story(implementation, failure.config, story, strictness)[1]
+        calls = [step.call for step in failure.story]
+        shorter = try_calls(implementation, failure.config, calls[:start] + calls[end:], asked).failure
         if shorter is None:
             start = end
         else:
             failure = shorter
     return failure
-
-
-def legal_story(config: Config, calls: list[Call]) -> list[Expectation]:
-    """The model's story of calls, those left out that the caller's contract forbids."""
-    running = Running(**model_config(config))
-    story = []
-    for call in calls:
-        with suppress(ContractError):
-            story.append(expect(running, call))
-    return story

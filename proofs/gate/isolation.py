@@ -12,13 +12,16 @@ import select
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable, Generator
 from contextlib import suppress
 from enum import Enum
+from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 import msgspec
 
+from slotproof.impl.capabilities import Unsupported, checked
 from slotproof.impl.protocol import Allocator, Call, Config, Result, Snapshot
 from slotproof.proofs.output.errors import UserError
 from slotproof.proofs.output.words import error_line, one_line
@@ -42,10 +45,12 @@ class Kind(Enum):
 
 
 class Fault(NamedTuple):
-    """No answer, and why: `text` is one line, such as `raised KeyError: 'r7'`."""
+    """No answer, and why: `text` is one line, such as `raised KeyError: 'r7' (pool.py:12)`."""
 
     kind: Kind
     text: str
+    traceback: str = ""
+    """The lines of the exception's traceback, if it raised: those of the implementation."""
 
 
 class CannotStart(UserError):
@@ -53,7 +58,7 @@ class CannotStart(UserError):
 
 
 class Job(msgspec.Struct, frozen=True):
-    config: Config
+    config: Config | None
     calls: tuple[Call, ...]
 
 
@@ -64,8 +69,19 @@ class Reply(msgspec.Struct, frozen=True, array_like=True):
     state: Snapshot
 
 
+class About(msgspec.Struct, frozen=True, kw_only=True):
+    """What a factory says of what it makes, in attributes of these names; all may be missing."""
+
+    installed: str = ""
+    """What is gated, with its release: `vLLM 0.32.0`."""
+    lacks: frozenset[str] = frozenset()
+    """What it cannot do or show (`impl/capabilities.py`)."""
+
+
 class _Ready(msgspec.Struct, frozen=True, tag="ready"):
     """The implementation is imported."""
+
+    about: About
 
 
 class _Error(msgspec.Struct, frozen=True, tag="error"):
@@ -74,6 +90,7 @@ class _Error(msgspec.Struct, frozen=True, tag="error"):
     kind: Kind
     text: str
     start: bool = False
+    traceback: str = ""
 
 
 _REPLIES = msgspec.msgpack.Decoder(Reply)
@@ -95,12 +112,15 @@ class Isolated:
         self._load = load
         self._patience = patience
         self._process: _Process | None = None
+        self.about = About()
+        """What the factory says of what it makes, once it is imported."""
         self._unread = 0
         """Replies of the last run that nobody wanted. They are read before the next one, not at once: whoever
         is interrupted does not wait for a call that hangs."""
 
-    def run(self, config: Config, calls: list[Call]) -> Generator[Reply | Fault, None, None]:
+    def run(self, config: Config | None, calls: list[Call]) -> Generator[Reply | Fault, None, None]:
         """Drive a fresh allocator: its initial state, then a reply for each call; a Fault is the last.
+        Without a configuration, go on with the last allocator, whose state is known.
 
         Close the generator when no more replies are wanted, before the next run.
 
@@ -112,13 +132,13 @@ class Isolated:
         process = self._process
         assert process is not None
         process.send(msgspec.msgpack.encode(Job(config, tuple(calls))))
-        self._unread = len(calls) + 1
+        self._unread = len(calls) + (config is not None)
         while self._unread:
             message = self._receive(process, "factory" if self._unread > len(calls) else "call")
             if isinstance(message, _Error):
                 if message.start:
                     raise CannotStart(message.text)
-                message = Fault(message.kind, message.text)
+                message = Fault(message.kind, message.text, message.traceback)
             assert not isinstance(message, _Ready)
             yield message
             if isinstance(message, Fault):
@@ -139,6 +159,7 @@ class Isolated:
             assert not isinstance(ready, Reply)
             hung = isinstance(ready, Fault) and ready.kind is Kind.HUNG
             raise CannotStart(ready.text + (": --patience gives it longer" if hung else ""))
+        self.about = ready.about
 
     def close(self) -> None:
         """End the process."""
@@ -288,32 +309,41 @@ def _serve(load: Load, jobs: int, replies: int) -> NoReturn:
 def _serve_jobs(load: Load, jobs: int, replies: int) -> None:
     try:
         factory = load()
+        about = _about(factory)
     except BaseException as error:
         text = one_line(str(error)) if isinstance(error, UserError) else error_line(error)
         _control(replies, _Error(Kind.RAISED, text, start=True))
         return
-    _control(replies, _Ready())
+    _control(replies, _Ready(about))
+    allocator: Allocator | None = None
     while data := _read(jobs):
-        error_found = _work(factory, _JOBS.decode(data), replies)
+        job = _JOBS.decode(data)
+        if job.config is not None:
+            try:
+                allocator = factory(job.config)
+            except BaseException as error:
+                text = f"the factory raised {error_line(error)} for {job.config}"
+                _control(replies, _Error(Kind.RAISED, text, start=True))
+                continue
+        assert allocator is not None
+        error_found = _work(allocator, job, replies)
         if error_found is not None:
             _control(replies, error_found)
 
 
-def _work(factory: Factory, job: Job, replies: int) -> _Error | None:
-    """Drive a fresh allocator, reply by reply; what went wrong, if it did."""
-    try:
-        allocator = factory(job.config)
-    except BaseException as error:
-        return _Error(Kind.RAISED, f"the factory raised {error_line(error)} for {job.config}", start=True)
-    encode = msgspec.msgpack.Encoder().encode
+def _work(allocator: Allocator, job: Job, replies: int) -> _Error | None:
+    """Drive an allocator, reply by reply; what went wrong, if it did."""
+    encode = msgspec.msgpack.Encoder(enc_hook=_plain).encode
     result: Any = Result()
-    for call in (None, *job.calls):
+    for call in (None, *job.calls) if job.config is not None else job.calls:
         try:
             if call is not None:
                 result = allocator.step(call)
             state = allocator.snapshot()
+        except Unsupported as error:
+            return _Error(Kind.RAISED, one_line(str(error)), start=True)
         except BaseException as error:
-            return _Error(Kind.RAISED, f"raised {error_line(error)}")
+            return _raised(error)
         for value, type_ in ((result, Result), (state, Snapshot)):
             if not isinstance(value, type_):
                 return _Error(Kind.NONSENSE, f"nonsense: {_shown(value)} is no {type_.__name__}")
@@ -323,6 +353,31 @@ def _work(factory: Factory, job: Job, replies: int) -> _Error | None:
             return _Error(Kind.NONSENSE, f"nonsense: {error_line(error)}")
         _write(replies, b"r" + data)
     return None
+
+
+def _about(factory: Factory) -> About:
+    """Raises UserError for what nobody can be."""
+    try:
+        lacks = checked(getattr(factory, "lacks", ()))
+    except (TypeError, ValueError) as error:
+        raise UserError(f"the factory's {one_line(str(error))}") from None
+    return About(installed=one_line(str(getattr(factory, "installed", ""))), lacks=lacks)
+
+
+def _raised(error: BaseException) -> _Error:
+    """What it raised, where, and how it came there, our own lines aside."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != __file__]
+    where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    told = "".join(traceback.format_list(frames)).splitlines()
+    lines = [line[: len(line) - len(line.lstrip())] + one_line(line) for line in told]
+    return _Error(Kind.RAISED, f"raised {error_line(error)}{where}", traceback="\n".join(lines))
+
+
+def _plain(value: Any) -> Any:
+    """NumPy's numbers and arrays, and PyTorch's, as Python's own."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"{_shown(value)} is neither a number nor a tuple of numbers")
 
 
 def _control(replies: int, message: _Ready | _Error) -> None:

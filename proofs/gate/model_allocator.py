@@ -84,9 +84,6 @@ class ModelAllocator(Adapter):
         self._running.take(s.replace(num_to_zero=0))
         return tuple(s.to_zero(i) for i in range(s.num_to_zero))
 
-    def has_blocks(self, entry: Entry) -> bool:
-        return bool(self._running.state.length(entry.number) > 0)
-
     def snapshot(self) -> Snapshot:
         """The state now."""
         return expected_snapshot(self._running)

@@ -22,6 +22,11 @@ class Expectation(NamedTuple):
     result: Result
     snapshot: Snapshot
 
+    @property
+    def step(self) -> Step:
+        """It, as a trace has it."""
+        return Step(self.call, self.result, self.snapshot)
+
 
 def expect(running: Running, call: Call) -> Expectation:
     """Take a call in the model.
@@ -46,4 +51,4 @@ def expect_all(config: Config, calls: list[Call]) -> list[Expectation]:
 def trace_of(config: Config, story: list[Expectation], description: str = "") -> Trace:
     """The story as the model tells it."""
     initial = expected_snapshot(Running(**model_config(config)))
-    return Trace(config, initial, tuple(Step(e.call, e.result, e.snapshot) for e in story), description)
+    return Trace(config, initial, tuple(e.step for e in story), description)

@@ -16,9 +16,9 @@ from slotproof.proofs.gate.compare import (
     result_differences,
     snapshot_differences,
 )
-from slotproof.proofs.gate.gate import compare_story
 from slotproof.proofs.gate.isolation import Isolated
-from slotproof.proofs.gate.oracle import expect, expect_all
+from slotproof.proofs.gate.oracle import expect
+from slotproof.proofs.gate.trial import Asked, try_calls
 from slotproof.proofs.traces.trace import Trace, TraceError
 
 
@@ -39,6 +39,8 @@ def retell(trace: Trace, path: Path) -> Replay:
     Raises:
         TraceError: a call is none that the caller's contract allows. `path` is for the message.
     """
+    if trace.followed:  # it is the implementation's own story, and nothing of it the model's
+        return Replay(len(trace.steps), [], by_model=True)
     running = Running(**model_config(trace.config))
     keys = KeyMatch()
     found = snapshot_differences(Strictness.EXACT, trace.initial, expected_snapshot(running), keys)
@@ -61,16 +63,19 @@ def run_again(
     trace: Trace,
     strictness: Strictness,
     compared: Callable[[int], None] = lambda calls: None,
+    ignore: frozenset[str] = frozenset(),
 ) -> Replay:
-    """Drive an implementation with the trace's calls, and compare it with the model.
+    """Drive an implementation with the trace's calls, and compare it with the model, or hold it against the
+    statements as it was when the trace was written.
 
     Args:
+        ignore: Fields that are not compared.
         compared: Is told, call by call, how many calls agree.
 
     Raises:
         CannotStart: there is no implementation to drive.
     """
-    story = expect_all(trace.config, [step.call for step in trace.steps])
+    calls = [step.call for step in trace.steps]
     agreed = 0
 
     def count(calls: int) -> None:
@@ -79,7 +84,10 @@ def run_again(
         compared(calls)
 
     try:
-        calls, failure = compare_story(implementation, trace.config, story, strictness, count)
+        implementation.start()
+        strictness = Strictness.INVARIANTS if trace.followed else strictness
+        asked = Asked.of(implementation.about, strictness, ignore)
+        trial = try_calls(implementation, trace.config, calls, asked, count)
     except KeyboardInterrupt:
         return Replay(agreed, [], interrupted=True)
-    return Replay(calls, failure.differences if failure else [])
+    return Replay(trial.calls, trial.failure.differences if trial.failure else [])

@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 
 import msgspec
 
+from slotproof.proofs.gate.compare import Strictness
 from slotproof.proofs.gate.gate import Report, Verdict
 from slotproof.proofs.output.files import write_file, write_json
 from slotproof.proofs.output.text import call_line, config_line
@@ -39,12 +40,14 @@ def lines(
     speed = f"{report.seconds:.1f} s, {report.calls / max(report.seconds, 1e-9):,.0f} calls/s"
     drawn = "every sequence" if seed is None else f"seed {seed}"
     done = f"{report.extent} ({drawn}, {speed})"
-    yield from _agreement(report, impl, done) if report.failure is None else _failure(report, impl, done)
+    who = f"{impl} ({report.asked.installed})" if report.asked.installed else impl
+    yield from _agreement(report, who, done) if report.failure is None else _failure(report, who, done)
     if report.interrupted:
         yield "  interrupted: this is what was known by then"
     if report.failure is not None:
         yield f"  again: {commands.again}"
         yield f"  trace of {counted(len(report.failure.story), 'call')}: {commands.replay}"
+        yield from (f"  {line}" for line in report.failure.traceback.splitlines())
     elif report.verdict in (Verdict.UNCOVERED, Verdict.NOTHING):
         yield f"  give it more: {commands.more}"
     elif report.verdict is Verdict.KNOWN:
@@ -56,14 +59,14 @@ def lines(
             yield f"  {row:{width}}  {report.coverage[row]:>8}"
 
 
-def _agreement(report: Report, impl: str, done: str) -> Iterator[str]:
+def _agreement(report: Report, who: str, done: str) -> Iterator[str]:
     if not report.calls:
-        yield f"{impl}: nothing was compared: {done}"
+        yield f"{who}: nothing was compared: {done}"
         return
     seen = counted(sum(1 for row in report.coverage if report.coverage[row]), "row")
     so_far = " so far" if report.interrupted else ""
     small = ", but the campaign is too small to tell" if report.verdict is Verdict.UNCOVERED else ""
-    yield f"{impl} agrees with the model{so_far}{small}: {done}, {seen} of coverage reached"
+    yield f"{who} {_verdict(report)}{so_far}{small}: {done}, {seen} of coverage reached"
     for line in _known(report):
         yield f"  {line}"
     if not report.interrupted:
@@ -71,15 +74,24 @@ def _agreement(report: Report, impl: str, done: str) -> Iterator[str]:
             yield f"  never reached: {row}"
 
 
-def _failure(report: Report, impl: str, done: str) -> Iterator[str]:
+def _failure(report: Report, who: str, done: str) -> Iterator[str]:
     failure = report.failure
     assert failure is not None
     where = "when it is fresh" if failure.call is None else f"at: {call_line(failure.call)}"
-    yield f"{impl} disagrees with the model {where}"
+    yield f"{who} {_verdict(report)} {where}"
     for difference in failure.differences:
         yield f"  {difference.line}"
     yield f"  engine: {config_line(failure.config)}"
     yield f"  found after {done}"
+
+
+def _verdict(report: Report) -> str:
+    """What is said of it in one go, with what was left out of the comparison."""
+    ignored = f", {', '.join(sorted(report.asked.ignored))} ignored" if report.asked.ignored else ""
+    if report.asked.strictness is Strictness.INVARIANTS:
+        broken = "breaks a statement" if report.failure else "is consistent"
+        return f"{broken} by itself, the model aside{ignored}"
+    return f"{'disagrees' if report.failure else 'agrees'} with the model{ignored}"
 
 
 def _known(report: Report) -> list[str]:
@@ -90,6 +102,17 @@ def _known(report: Report) -> list[str]:
     ]
 
 
+def _asked(report: Report) -> dict[str, str | list[str]]:
+    """What was gated, and what was asked of it."""
+    asked = report.asked
+    return {
+        "installed": asked.installed,
+        "compare": asked.strictness.value,
+        "ignored": sorted(asked.ignored),
+        "lacks": sorted(asked.lacks - asked.ignored),
+    }
+
+
 def write_gate_json(path: Path, report: Report, impl: str, seed: int | None, trace: Path) -> None:
     """The report as JSON; `partial` if it was stopped. Raises UserError if it cannot be written."""
     failure = report.failure
@@ -97,6 +120,7 @@ def write_gate_json(path: Path, report: Report, impl: str, seed: int | None, tra
         "verdict": report.verdict.value,
         "partial": report.interrupted,
         "impl": impl,
+        **_asked(report),
         "seed": seed,
         "calls": report.calls,
         "sequences": report.sequences,
@@ -113,6 +137,7 @@ def write_gate_json(path: Path, report: Report, impl: str, seed: int | None, tra
         value["config"] = msgspec.to_builtins(failure.config)
         value["call"] = msgspec.to_builtins(failure.call)
         value["trace"] = str(trace)
+        value["traceback"] = failure.traceback.splitlines()
     write_json(path, value)
 
 
@@ -124,6 +149,7 @@ def write_junit(path: Path, report: Report, impl: str) -> None:
     problems: dict[str, list[str]] = {"agreement": [], "coverage": []}
     if report.failure is not None:
         problems["agreement"] = [difference.line for difference in report.failure.differences]
+        problems["agreement"] += report.failure.traceback.splitlines()
     elif report.verdict is Verdict.NOTHING:
         problems["agreement"] = ["nothing was compared"]
     elif not report.interrupted:
@@ -136,6 +162,10 @@ def write_junit(path: Path, report: Report, impl: str) -> None:
     suite = ElementTree.Element("testsuite", name="slotproof gate", tests=str(len(problems)))
     suite.attrib |= {"failures": str(len(found) - errors), "errors": str(errors), "skipped": "0"}
     suite.set("time", f"{report.seconds:.3f}")
+    properties = ElementTree.SubElement(suite, "properties")
+    for name, said in _asked(report).items():
+        text = said if isinstance(said, str) else " ".join(said)
+        ElementTree.SubElement(properties, "property", name=name, value=one_line(text))
     for name, texts in problems.items():
         seconds = f"{report.seconds:.3f}" if name == "agreement" else "0.000"
         case = ElementTree.SubElement(

@@ -40,6 +40,12 @@ class Trace(Struct, frozen=True):
     steps: tuple[Step, ...]
     description: str = ""
     """What it shows, for people."""
+    installed: str = ""
+    """What was gated when it was found, such as `vLLM 0.32.0`."""
+    followed: bool = False
+    """It follows the implementation's own answers, and results and states are those that it gave."""
+    hidden: tuple[str, ...] = ()
+    """Of a followed one: what the implementation lacked (`impl/capabilities.py`)."""
 
 
 class TraceError(UserError):
@@ -57,6 +63,9 @@ class _Meta(Struct, forbid_unknown_fields=True):
 class _Header(Struct, forbid_unknown_fields=True):
     format: str
     description: str = ""
+    installed: str = ""
+    followed: bool = False
+    hidden: tuple[str, ...] = ()
 
 
 class _State(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -134,7 +143,13 @@ def _to_file(trace: Trace) -> dict[str, Any]:
     for index, step in enumerate(trace.steps, 1):
         happened = {"call": msgspec.to_builtins(step.call), "result": msgspec.to_builtins(step.result)}
         states.append(_state(index, step.state) | happened)
-    header = {"format": _FORMAT, "description": trace.description}
+    header: dict[str, Any] = {
+        "format": _FORMAT,
+        "description": trace.description,
+        "installed": trace.installed,
+    }
+    if trace.followed:
+        header |= {"followed": True, "hidden": trace.hidden}
     return {"#meta": header, "params": _PARAMS, "vars": _VARS, "states": states}
 
 
@@ -180,7 +195,8 @@ def _from_file(file: _File) -> Trace:
             if isinstance(call, EvictBlocks):
                 _check_blocks(call.blocks, config, f"{place}.call.blocks")
             steps.append(Step(call, result, snapshot))
-    return Trace(config, initial, tuple(steps), file.meta.description)
+    meta = file.meta
+    return Trace(config, initial, tuple(steps), meta.description, meta.installed, meta.followed, meta.hidden)
 
 
 def _snapshot(state: _State, config: Config, place: str) -> Snapshot:

@@ -15,6 +15,7 @@ import pytest
 from slotproof.impl.protocol import Config
 from slotproof.proofs.cli.main import run
 from slotproof.proofs.gate import gate
+from slotproof.proofs.gate.compare import Strictness
 from slotproof.proofs.gate.oracle import trace_of
 from slotproof.proofs.traces.trace import write_trace
 
@@ -79,7 +80,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "broken_module.py").write_text("import nothing_of_this_name")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(gate, "SHRINK_TRIES", 50)
-    monkeypatch.setattr(gate, "SHRINK_SECONDS", 1.0)
+    monkeypatch.setitem(gate.SHRINK_SECONDS, Strictness.EXACT, 1.0)
     return tmp_path
 
 
@@ -207,7 +208,7 @@ def test_exhaustive(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("raises", "raised RuntimeError: boom"),
+        ("raises", "raised RuntimeError: boom (mine.py:23)"),
         ("hangs", "the call hung for 2 s"),
         ("dies", "the process died (exit code 3)"),
         ("babbles", "nonsense: 42 is no Result"),

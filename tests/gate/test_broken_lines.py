@@ -14,6 +14,7 @@ import pytest
 
 from slotproof.impl import allocator
 from slotproof.proofs.gate import gate
+from slotproof.proofs.gate.compare import Strictness
 from slotproof.proofs.gate.gate import Verdict, campaign
 from slotproof.proofs.gate.isolation import Factory, Isolated
 
@@ -175,7 +176,7 @@ def torch_is_imported() -> None:
 
 @pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN)
 def test_a_broken_line_is_caught(broken: tuple[str, str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gate, "SHRINK_SECONDS", 0.1)
+    monkeypatch.setitem(gate.SHRINK_SECONDS, Strictness.EXACT, 0.1)
     finder = _Broken(*broken)
     with closing(Isolated(lambda: load(finder), 2.0)) as implementation:
         report = campaign(implementation, calls=20_000, seed=1)
@@ -186,7 +187,7 @@ def test_a_broken_line_is_caught(broken: tuple[str, str, str], monkeypatch: pyte
 def test_a_broken_line_of_the_batch_is_caught(
     broken: tuple[str, str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gate, "SHRINK_SECONDS", 0.1)
+    monkeypatch.setitem(gate.SHRINK_SECONDS, Strictness.EXACT, 0.1)
     finder = _Broken(*broken)
     with closing(Isolated(lambda: load(finder, "batched"), 2.0)) as implementation:
         report = campaign(implementation, calls=20_000, seed=1)

@@ -30,11 +30,10 @@ from slotproof.model.language.rules import Rules
 from slotproof.proofs.campaign.stories import Story, tell
 from slotproof.proofs.faults.catalogue import FAULTS, NAMED
 from slotproof.proofs.faults.vllm_faults import patched
-from slotproof.proofs.gate.compare import Strictness
-from slotproof.proofs.gate.gate import compare_story
 from slotproof.proofs.gate.implementations import loader
 from slotproof.proofs.gate.isolation import Isolated
 from slotproof.proofs.gate.oracle import expect_all
+from slotproof.proofs.gate.trial import Asked, compare_story
 from slotproof.proofs.output.errors import UserError
 from slotproof.proofs.stories.generated_test import decision, text_of, write_test
 
@@ -152,7 +151,7 @@ def run(path: Path) -> str:
 
 
 def agrees(implementation: Isolated, config: Config, calls: tuple[Call, ...]) -> bool:
-    return compare_story(implementation, config, expect_all(config, list(calls)), Strictness.EXACT)[1] is None
+    return compare_story(implementation, config, expect_all(config, list(calls)), Asked())[1] is None
 
 
 @pytest.mark.vllm

@@ -13,11 +13,11 @@ import pytest
 from slotproof.impl.protocol import AddRequest, Allocate, Call, Complete, Config, Execute
 from slotproof.proofs.campaign.calls import configurations
 from slotproof.proofs.gate.compare import Strictness
-from slotproof.proofs.gate.gate import tell
 from slotproof.proofs.gate.implementations import loader
 from slotproof.proofs.gate.isolation import Isolated
 from slotproof.proofs.gate.oracle import expect_all, trace_of
 from slotproof.proofs.gate.replay import retell, run_again
+from slotproof.proofs.gate.trial import Asked, tell
 from slotproof.proofs.output.errors import UserError
 from slotproof.proofs.traces.itf import from_itf, to_itf
 from slotproof.proofs.traces.trace import Trace, TraceError, check_config, read_trace, write_trace
@@ -27,7 +27,7 @@ from slotproof.proofs.traces.trace import Trace, TraceError, check_config, read_
 def trace() -> Trace:
     config = configurations(1)[1]
     numbers = [7919**9 * k for k in range(1, 40)]
-    return trace_of(config, tell(config, numbers, 30, Strictness.EXACT), "a story")
+    return trace_of(config, tell(config, numbers, 30, Asked()), "a story")
 
 
 @pytest.fixture

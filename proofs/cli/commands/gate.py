@@ -33,6 +33,7 @@ DEFAULT_STEPS = 5_000
 SCHEDULERS = ("torch-scheduler", "vllm-scheduler")
 EXITS = {
     Verdict.AGREES: Exit.GOOD,
+    Verdict.CONSISTENT: Exit.GOOD,
     Verdict.DISAGREES: Exit.BAD,
     Verdict.KNOWN: Exit.BAD,
     Verdict.UNCOVERED: Exit.UNKNOWN,
@@ -74,9 +75,10 @@ EXITS = {
     type=click.Choice([strictness.value for strictness in Strictness]),
     default=Strictness.EXACT.value,
     show_default=True,
-    help="exact: every block by its number. counts: how many blocks, whichever. "
-    "invariants: only that what is shown is consistent.",
+    help="exact: every block by its number. counts: how many blocks, whichever. invariants: nothing of the "
+    "model, each call by itself against the statements.",
 )
+@options.ignore
 @click.option(
     "--trace",
     type=click.Path(path_type=Path),
@@ -101,6 +103,7 @@ def gate(
     seed: int,
     exhaustive: int | None,
     compare: str,
+    ignore: tuple[str, ...],
     trace: Path | None,
     coverage: bool,
     junit: Path | None,
@@ -122,7 +125,7 @@ def gate(
     if known and impl != "vllm-scheduler":
         raise UserError("--known: KNOWN.md tells of vllm-scheduler alone")
     if impl in SCHEDULERS:
-        if exhaustive or calls or seconds or strictness is not Strictness.EXACT:
+        if exhaustive or calls or seconds or ignore or strictness is not Strictness.EXACT:
             raise UserError(f"--impl {impl}: a scheduler is gated step by step: give --steps alone")
         steps = steps or DEFAULT_STEPS
         report = _gate_scheduler(impl, steps, seed, device, known)
@@ -137,7 +140,13 @@ def gate(
             _progress(calls, seconds) as progress,
         ):
             if exhaustive:
-                report = exhaust(implementation, exhaustive, strictness=strictness, progress=progress)
+                report = exhaust(
+                    implementation,
+                    exhaustive,
+                    strictness=strictness,
+                    ignore=frozenset(ignore),
+                    progress=progress,
+                )
             else:
                 report = gates.campaign(
                     implementation,
@@ -145,11 +154,12 @@ def gate(
                     seconds=seconds,
                     seed=seed,
                     strictness=strictness,
+                    ignore=frozenset(ignore),
                     progress=progress,
                 )
     console, drawn = outputs.console(), None if exhaustive else seed
     coverage = coverage or (console.is_terminal and report.failure is None)
-    how = {"--compare": compare, "--device": device, "--patience": patience}
+    how = {"--compare": compare, "--ignore": ignore, "--device": device, "--patience": patience}
     again, more = (
         command_line(
             "gate",
@@ -171,7 +181,7 @@ def gate(
     for line in lines(report, impl, drawn, Commands(again, more, replay), coverage=coverage):
         console.print(line, markup=False)
     if report.failure is not None:
-        failing = report.failure.trace()
+        failing = report.failure.trace(report.asked)
         outputs.write("--trace", lambda path: write_trace(failing, path))
     outputs.write("--junit", lambda path: write_junit(path, report, impl))
     outputs.write("--json", lambda path: write_gate_json(path, report, impl, drawn, trace))

@@ -35,11 +35,18 @@ from slotproof.proofs.traces.trace import Step, read_trace
     show_default=True,
     help="How strictly to compare the implementation, as in `slotproof gate`.",
 )
+@options.ignore
 @options.json_file
 @options.device
 @options.patience
 def replay(
-    trace: Path, impl: str | None, compare: str, json_file: Path | None, device: str, patience: float
+    trace: Path,
+    impl: str | None,
+    compare: str,
+    ignore: tuple[str, ...],
+    json_file: Path | None,
+    device: str,
+    patience: float,
 ) -> int:
     """Replay TRACE, a story that `slotproof` wrote: print it call by call, and check it.
 
@@ -61,7 +68,7 @@ def replay(
 
     if impl is not None and not found.differences:
         with closing(Isolated(loader(impl, device), patience)) as implementation:
-            found = run_again(implementation, story, Strictness(compare), tell)
+            found = run_again(implementation, story, Strictness(compare), tell, frozenset(ignore))
     tell(found.calls)
     verdict, code = _verdict(found)
     for line in _conclusion(found, verdict, "the model" if impl is None or found.by_model else impl):

@@ -36,10 +36,11 @@ from slotproof.proofs.gate.compare import (
     result_differences,
     snapshot_differences,
 )
-from slotproof.proofs.gate.gate import Failure, Progress, Report, interruptible
+from slotproof.proofs.gate.gate import Progress, Report, interruptible
 from slotproof.proofs.gate.oracle import Expectation, expect
 from slotproof.proofs.gate.schedulers.coverage import Coverage, schedule_rows
 from slotproof.proofs.gate.schedulers.workload import LIVE_REQUESTS, Setup, Workload, setups
+from slotproof.proofs.gate.trial import Failure
 from slotproof.proofs.output.words import counted, error_line
 
 EPISODE = 120
@@ -221,10 +222,10 @@ class Episode:
                 self._arrivals()
                 self.step()
         except _Disagreement as error:
-            return Failure(self.setup.config, self.story, error.differences)
+            return Failure(self.setup.config, [e.step for e in self.story], error.differences)
         except ContentError as error:
             found = Difference(error.place, error.expected, f"{error.found} ({error.story})")
-            return Failure(self.setup.config, self.story, [found])
+            return Failure(self.setup.config, [e.step for e in self.story], [found])
         return None
 
     @property

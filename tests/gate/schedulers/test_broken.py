@@ -20,9 +20,9 @@ from slotproof.impl.scheduler.scheduler import Scheduler
 from slotproof.impl.scheduler.scheduler_config import SchedulerConfig, SchedulingPolicy
 from slotproof.impl.scheduler.scheduler_output import Load, ModelRunnerOutput, SchedulerOutput
 from slotproof.impl.scheduler.scheduler_request import SchedulerRequest
-from slotproof.proofs.gate.gate import Failure
 from slotproof.proofs.gate.schedulers.gate import campaign
 from slotproof.proofs.gate.schedulers.workload import Setup
+from slotproof.proofs.gate.trial import Failure
 
 PLAIN = Setup(
     Config(num_blocks=12, block_size=4, max_model_len=40),

@@ -20,10 +20,11 @@ from slotproof.impl.scheduler.scheduler_config import SchedulerConfig, Schedulin
 from slotproof.impl.vllm.calls import REBORN, UNWRITTEN
 from slotproof.impl.vllm.engine import max_in_flight_tokens
 from slotproof.proofs.cli.main import run
-from slotproof.proofs.gate.gate import Failure, Verdict
+from slotproof.proofs.gate.gate import Verdict
 from slotproof.proofs.gate.schedulers.gate import Episode, ScheduleReport
 from slotproof.proofs.gate.schedulers.vllm import vllm_campaign, vllm_scheduler, vllm_setups
 from slotproof.proofs.gate.schedulers.workload import Setup, setups
+from slotproof.proofs.gate.trial import Failure
 
 STEPS = 1500
 
