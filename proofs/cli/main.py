@@ -11,7 +11,8 @@ import traceback
 import click
 
 from slotproof.proofs.cli import commands, interrupts
-from slotproof.proofs.output.errors import Exit, UserError
+from slotproof.proofs.output.errors import Exit, UserError, is_interrupt
+from slotproof.proofs.output.files import leave_unread
 from slotproof.proofs.output.words import error_line, one_line
 
 DEBUG = "SLOTPROOF_DEBUG"
@@ -75,14 +76,14 @@ def run(arguments: list[str] | None = None) -> int:
     except (KeyboardInterrupt, click.Abort):
         return _complain(*INTERRUPTED)
     except BrokenPipeError:  # whoever read our output has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        leave_unread(sys.stdout.fileno())
         return Exit.GOOD
-    except SystemExit:  # how click and rich end where nobody reads on; our commands return their codes
+    except SystemExit:  # how click ends where nobody reads on; our commands return their codes
         return Exit.GOOD
     except OSError as error:
         return _complain(f"slotproof: output cannot be written: {error.strerror}", Exit.USAGE)
     except Exception as error:
-        if "KeyboardInterrupt" in str(error):  # ctypes, on the way to Z3, makes it an error of its own
+        if is_interrupt(error):
             return _complain(*INTERRUPTED)
         if os.environ.get(DEBUG):
             traceback.print_exc()

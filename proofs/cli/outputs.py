@@ -10,7 +10,15 @@ from typing import Any
 from rich.console import Console
 
 from slotproof.proofs.output.errors import UserError
-from slotproof.proofs.output.files import STANDARD_OUTPUT, check_writable, write_json
+from slotproof.proofs.output.files import STANDARD_OUTPUT, check_writable, leave_unread, write_json
+
+
+class _Console(Console):
+    """Goes silent when nobody reads on: files and exit code are as if somebody did."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        leave_unread(self.file.fileno())
 
 
 class Outputs:
@@ -37,7 +45,8 @@ class Outputs:
 
     def console(self, *, soft_wrap: bool = True) -> Console:
         """Where people are told: standard output, unless one of the files is that."""
-        return Console(stderr=STANDARD_OUTPUT in self._files.values(), highlight=False, soft_wrap=soft_wrap)
+        stderr = STANDARD_OUTPUT in self._files.values()
+        return _Console(stderr=stderr, highlight=False, emoji=False, soft_wrap=soft_wrap)
 
     def write(self, option: str, write: Callable[[Path], None]) -> None:
         """Write an option's file, if it was given, and say so.

@@ -40,6 +40,7 @@ from slotproof.model.scheduling.caller import ACTIONS, Outcome, waits
 from slotproof.model.system.allocate_slots import Ask
 from slotproof.model.system.prefix_cache import get_computed_blocks, hits_for
 from slotproof.proofs.explore.search import Tables, start
+from slotproof.proofs.output.errors import is_interrupt
 from slotproof.proofs.prove.claims import as_term
 
 CORE = ("add_request", "allocate", "complete", "preempt", "finish")
@@ -161,18 +162,22 @@ def search(configs: Iterable[Config], rules: Rules, goal: Goal, bounds: Bounds) 
     deadline = time.monotonic() + bounds.seconds
     narrow = replace(bounds, actions=tuple(a for a in bounds.actions if a in CORE))
     widths = list(dict.fromkeys((narrow, bounds)))
-    searches = [Search(config, rules, goal, width) for width in widths for config in configs]
-    for depth in range(1, bounds.calls + 1):
-        for one in searches:
-            try:
+    depth = 0
+    try:
+        searches = [Search(config, rules, goal, width) for width in widths for config in configs]
+        while depth < bounds.calls:
+            for one in searches:
                 calls = one.deepen(deadline - time.monotonic())
-            except TimeoutError:
-                return Found(None, None, depth - 1, out_of_time=True)
-            except KeyboardInterrupt:
-                return Found(None, None, depth - 1, out_of_time=True, interrupted=True)
-            if calls is not None:
-                return Found(one.config, calls, depth)
-    return Found(None, None, bounds.calls)
+                if calls is not None:
+                    return Found(one.config, calls, depth + 1)
+            depth += 1
+    except TimeoutError:
+        return Found(None, None, depth, out_of_time=True)
+    except BaseException as error:
+        if not is_interrupt(error):
+            raise
+        return Found(None, None, depth, out_of_time=True, interrupted=True)
+    return Found(None, None, depth)
 
 
 def breaks(statements: Iterable[str], more: tuple[Check, ...] = ()) -> Goal:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ctypes import ArgumentError
 from enum import IntEnum
 
 
@@ -22,3 +23,10 @@ class Exit(IntEnum):
 
 class UserError(Exception):
     """What the user gave cannot be used. The message is one line that names the thing and the remedy."""
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Whether it is an interrupt, or the error that ctypes, on the way to Z3, makes of one."""
+    return isinstance(error, KeyboardInterrupt) or (
+        isinstance(error, ArgumentError) and KeyboardInterrupt.__name__ in str(error)
+    )

@@ -37,8 +37,11 @@ def write_file(path: Path, data: bytes) -> None:
     """
     try:
         if path == STANDARD_OUTPUT:
-            sys.stdout.buffer.write(data)
-            sys.stdout.buffer.flush()
+            try:
+                sys.stdout.buffer.write(data)
+                sys.stdout.buffer.flush()
+            except BrokenPipeError:
+                leave_unread(sys.stdout.fileno())
             return
         if path.exists() and not path.is_file():  # a device or a pipe is written to, never replaced
             with path.open("wb") as file:
@@ -56,6 +59,13 @@ def write_file(path: Path, data: bytes) -> None:
             raise
     except OSError as error:
         raise UserError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def leave_unread(stream: int) -> None:
+    """Whoever read this stream has seen enough: what else is written to it goes nowhere, without an error."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream)
+    os.close(nowhere)
 
 
 def write_json(path: Path, value: Any) -> None:

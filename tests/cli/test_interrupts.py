@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Generator
 from ctypes import ArgumentError
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 from xml.etree import ElementTree
@@ -144,6 +145,24 @@ def test_an_interrupt_that_z3_keeps_for_itself_is_not_a_lack_of_time(monkeypatch
     assert bounded.search(engines("full")[:1], Rules(), bounded.breaks(()), bounded.Bounds()).interrupted
     monkeypatch.setattr(z3.Solver, "reason_unknown", lambda self: "timeout")
     assert bounded.search(engines("full")[:1], Rules(), bounded.breaks(()), bounded.Bounds()).out_of_time
+
+
+def test_an_interrupt_on_the_way_to_z3_ends_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> NoReturn:
+        raise ArgumentError("argument 1: KeyboardInterrupt: ")
+
+    def broken(*_: object) -> NoReturn:
+        raise ArgumentError("argument 1: wrong type")
+
+    search = partial(bounded.search, engines("full")[:1], Rules(), bounded.breaks(()), bounded.Bounds())
+    for method in ("__init__", "deepen"):
+        monkeypatch.setattr(bounded.Search, method, interrupted)
+        found = search()
+        assert (found.interrupted, found.depth) == (True, 0)
+        monkeypatch.undo()
+    monkeypatch.setattr(bounded.Search, "deepen", broken)
+    with pytest.raises(ArgumentError):
+        search()
 
 
 def test_explore_tells_how_far_it_looked(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from slotproof.proofs.cli.outputs import Outputs
 from slotproof.proofs.output.files import write_file
 
 SLOTPROOF = str(Path(sys.executable).parent / "slotproof")
@@ -45,6 +46,40 @@ def test_a_reader_that_stops_reading_is_no_refutation(command: str) -> None:
     shell = f"set -o pipefail; {SLOTPROOF} {command} | head -n 1 > {os.devnull}"
     done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+FAILS = """
+from slotproof.proofs.gate.model_allocator import ModelAllocator
+
+class Allocator(ModelAllocator):
+    def reset(self):
+        raise ValueError("not today")
+"""
+
+
+def test_a_reader_that_stops_reading_hides_no_difference(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(FAILS)
+    gate = f"{SLOTPROOF} gate --impl mine:Allocator --trace t.json --json g.json --junit g.xml"
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {gate} | true"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert (done.returncode, done.stderr) == (1, "")
+    assert all((tmp_path / name).exists() for name in ("t.json", "g.json", "g.xml"))
+
+
+def test_a_report_that_nobody_reads_is_no_error() -> None:
+    shell = f"set -o pipefail; {SLOTPROOF} prove --list --json - | true"
+    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_name_between_colons_stays_a_name(capsys: pytest.CaptureFixture[str]) -> None:
+    Outputs({}).console().print("mine:x: agrees", markup=False)
+    assert capsys.readouterr().out == "mine:x: agrees\n"
 
 
 @pytest.mark.parametrize("option", ["--seconds nan", "--patience nan"])
