@@ -9,7 +9,7 @@ step the whole cache is read back and compared.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 
@@ -56,7 +56,7 @@ class Text:
     """A request's tokens, and what its slots hold of them.
 
     `written` has, by position, the content that was last written for the request; rejected drafts stay
-    behind its computed tokens until they are overwritten.
+    behind its computed tokens until they are overwritten. `drafted` has the same of the drafter's layers.
     """
 
     def __init__(self, fingerprints: Fingerprints, salt: int, lora: int) -> None:
@@ -66,6 +66,7 @@ class Text:
         self.contents: list[int] = []
         """By position, the content that stands for the tokens up to it."""
         self.written: list[int] = []
+        self.drafted: list[int] = []
         self.num_computed_tokens = 0
         """Tokens whose KV is in the cache, as the device knows them."""
 
@@ -82,6 +83,7 @@ class Text:
         forgotten, and the first `num_computed_tokens` are found written."""
         del self.tokens[num_tokens:], self.contents[num_tokens:], self._digests[num_tokens + 1 :]
         self.written = self.contents[:num_computed_tokens]
+        self.drafted = self.contents[:num_computed_tokens]
         self.num_computed_tokens = num_computed_tokens
 
     def guess(self, num_tokens: int, token: int, count: int) -> list[int]:
@@ -166,24 +168,35 @@ class ContentOracle:
                 self._dead.add(block)
 
     def wrote(self, request: int, start: int, contents: list[int], how: str) -> None:
-        """Contents have been written for a request from a position on.
+        """Contents have been written for a request from a position on, to the target model's layers.
 
         Raises:
             ContentError: the request has no blocks for them.
         """
-        text = self.texts[request]
-        text.written[start : start + len(contents)] = contents
+        self._wrote(self.texts[request].written, request, start, contents, how)
+
+    def drafted(self, request: int, start: int, contents: list[int], how: str = "drafted") -> None:
+        """As `wrote`, of the drafter's layers."""
+        self._wrote(self.texts[request].drafted, request, start, contents, how)
+
+    def _wrote(self, slots: list[int], request: int, start: int, contents: list[int], how: str) -> None:
+        text, end = self.texts[request], start + len(contents)
+        slots[start:end] = contents
         for position, content in enumerate(contents, start):
             kind = "position" if text.contents[position : position + 1] == [content] else "a wrong draft at"
             self._meanings.setdefault(content, f"{kind} {position} of request {request}")
             self._written_in.setdefault(content, self.step)
         table, block_size = self._snapshot.tables.get(request, ()), self.config.block_size
-        for index in range(start // block_size, -(-(start + len(contents)) // block_size)):
-            low = max(start, index * block_size)
-            high = min(start + len(contents), (index + 1) * block_size) - 1
+        granted = len(table) * block_size
+        if end > granted:
+            place = f"enough-slots: request {request} has {granted} slots, {end} are written"
+            without = f"none for positions {max(start, granted)} to {end - 1}"
+            raise ContentError(place, "a slot for each", without, f"step {self.step}: {how}")
+        for index in range(start // block_size, -(-end // block_size)):
+            low, high = max(start, index * block_size), min(end, (index + 1) * block_size) - 1
             positions = f"positions {low} to {high} of request {request}"
-            if index >= len(table) or table[index] == NULL_BLOCK:
-                raise ContentError(positions, "a block to be written to", "none", f"step {self.step}")
+            if table[index] == NULL_BLOCK:
+                raise ContentError(positions, "a block to be written to", "none", f"step {self.step}: {how}")
             self._tell(table[index], f"{positions} {how}")
 
     def check(self) -> None:
@@ -195,53 +208,49 @@ class ContentOracle:
         for request, final in self._final.items():
             if self.texts[request].tokens[: len(final)] != final:
                 raise ContentError(f"request {request}", "the tokens sampled", str(final), "so the scheduler")
-        expected = self._expected()
-        tensor = self._kv_cache.bits
-        flat = expected.flatten()
-        want = self.fingerprints.values(flat.clamp(min=ZERO)).view(tensor.dtype).to(tensor.device)
-        got = tensor.flatten(2, 3)
-        same = (got == want).all(-1).all(-1).all(1).all(0) | (flat == ANYTHING).to(tensor.device)
+        for request, table in self._snapshot.tables.items():
+            if any(table):
+                self._check_window(request, table)
+        self._compare(self._kv_cache.target_layers, "", lambda text: text.written)
+        if self._kv_cache.draft_layers:
+            self._compare(self._kv_cache.draft_layers, " for the drafter", lambda text: text.drafted)
+
+    def _compare(self, layers: range, whose: str, of: Callable[[Text], list[int]]) -> None:
+        """Some layers, with what `of` says of each request's slots in them."""
+        expected = torch.tensor(self._expected(whose, of))
+        tensor, part = self._kv_cache.bits, slice(layers.start, layers.stop)
+        want = self.fingerprints.values(expected.clamp(min=ZERO))[part].view(tensor.dtype).to(tensor.device)
+        got = tensor[part].flatten(2, 3)
+        same = (got == want) | (expected == ANYTHING).to(tensor.device)[:, None, None]
         if not bool(same.all()):
-            slot = int((~same).nonzero()[0])
-            values = got[:, :, slot].view(self._kv_cache.tensor.dtype)
-            found = self.fingerprints.meaning(values)
+            layer, _, slot = (~same).any(-1).any(-1).nonzero()[0].tolist()
+            found = self.fingerprints.meaning(layers[layer], got[layer, :, slot])
             since = f", first written in step {self._written_in[found]}" if found in self._written_in else ""
-            raise self._error(slot, int(flat[slot]), self._describe(found) + since)
+            raise self._error(slot, whose, int(expected[slot]), self._describe(found) + since)
 
-    def _expected(self) -> torch.Tensor:
-        """What each slot must hold: [blocks, block size]."""
-        snapshot, block_size = self._snapshot, self.config.block_size
-        expected = torch.full((self.config.num_blocks, block_size), ANYTHING)
-        expected[NULL_BLOCK] = ZERO
-        expected[sorted(self._poisoned)] = POISON
-        if self._published:
-            expected[list(self._published)] = torch.tensor(list(self._published.values()))
-        for request, table in snapshot.tables.items():
-            held = [index for index, block in enumerate(table) if block != NULL_BLOCK]
-            if not held:
-                continue
-            self._check_window(request, table)
-            own = self._own(request, table, held)
-            blocks = torch.tensor([table[index] for index in held])
-            others = expected[blocks]
-            clash = (others != own) & (others != ANYTHING) & (own != ANYTHING)
-            if bool(clash.any()):
-                row, offset = clash.nonzero()[0].tolist()
-                slot = int(blocks[row]) * block_size + offset
-                also = f"something else for request {request}: {self._describe(int(own[row, offset]))}"
-                raise self._error(slot, int(others[row, offset]), also)
-            expected[blocks] = torch.where(own == ANYTHING, others, own)
-        return expected
-
-    def _own(self, request: int, table: tuple[int, ...], held: list[int]) -> torch.Tensor:
-        """What a request's blocks must hold by its own account: [held blocks, block size]."""
-        block_size, text = self.config.block_size, self.texts[request]
-        contents = text.written + [ZERO] * (len(table) * block_size - len(text.written))
-        own = torch.tensor(contents[: len(table) * block_size]).view(-1, block_size)[held]
-        for row, index in enumerate(held):
-            if table[index] in self._unzeroed:
-                own[row][own[row] == ZERO] = ANYTHING
-        return own
+    def _expected(self, whose: str, of: Callable[[Text], list[int]]) -> list[int]:
+        """What each slot must hold, block after block."""
+        size = self.config.block_size
+        expected = [[ANYTHING] * size for _ in range(self.config.num_blocks)]
+        expected[NULL_BLOCK] = [ZERO] * size
+        for block in self._poisoned:
+            expected[block] = [POISON] * size
+        for block, published in self._published.items():
+            expected[block] = list(published)
+        for request, table in self._snapshot.tables.items():
+            contents = of(self.texts[request])
+            for index, block in enumerate(table):
+                if block == NULL_BLOCK:
+                    continue
+                own = contents[index * size : (index + 1) * size]
+                own += [ANYTHING if block in self._unzeroed else ZERO] * (size - len(own))
+                others = expected[block]
+                for offset, (mine, other) in enumerate(zip(own, others, strict=True)):
+                    if ANYTHING not in (mine, other) and mine != other:
+                        also = f"something else for request {request}: {self._describe(mine)}"
+                        raise self._error(block * size + offset, whose, other, also)
+                expected[block] = [o if m == ANYTHING else m for m, o in zip(own, others, strict=True)]
+        return [content for block in expected for content in block]
 
     def _check_window(self, request: int, table: tuple[int, ...]) -> None:
         computed, block_size = self.texts[request].num_computed_tokens, self.config.block_size
@@ -294,7 +303,7 @@ class ContentOracle:
     def _tell(self, block: int, event: str) -> None:
         self._history[block].append(f"step {self.step}: {event}")
 
-    def _error(self, slot: int, expected: int, found: str) -> ContentError:
+    def _error(self, slot: int, whose: str, expected: int, found: str) -> ContentError:
         block, offset = divmod(slot, self.config.block_size)
         holders = [
             f"entry {index} of request {request}"
@@ -302,7 +311,7 @@ class ContentOracle:
             for index, held in enumerate(table)
             if held == block
         ]
-        place = f"slot {offset} of block {block}, {', '.join(holders) or 'held by nobody'}"
+        place = f"slot {offset} of block {block}{whose}, {', '.join(holders) or 'held by nobody'}"
         return ContentError(place, self._describe(expected), found, self._story(block))
 
     def _story(self, block: int) -> str:

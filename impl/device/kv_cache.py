@@ -36,13 +36,15 @@ class KVCache:
     Indices are int64 tensors on the cache's device. Nothing waits for the device.
 
     Args:
-        num_layers: Layers of attention.
+        num_layers: Layers of attention, the drafter's included.
         num_blocks: Blocks, the null block included.
         block_size: Tokens (slots) in a block.
         num_kv_heads: Heads of K and V.
         head_size: Elements of a head.
         dtype: Of the elements.
         device: "cpu" or "cuda".
+        num_draft_layers: The last so many layers are those of a draft model, which has its KV in the blocks
+            of the target model.
     """
 
     def __init__(
@@ -55,8 +57,11 @@ class KVCache:
         head_size: int,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
+        num_draft_layers: int = 0,
     ) -> None:
         self.num_layers = num_layers
+        self.target_layers = range(num_layers - num_draft_layers)
+        self.draft_layers = range(num_layers - num_draft_layers, num_layers)
         self.block_size = block_size
         self.tensor = torch.zeros(
             (num_layers, 2, num_blocks, block_size, num_kv_heads, head_size), dtype=dtype, device=device

@@ -8,7 +8,7 @@ import torch
 
 from slotproof.impl.device.content import ContentError, ContentOracle, Text
 from slotproof.impl.device.fingerprint import POISON_BITS
-from slotproof.impl.device.worker import Attend, LoadedKV, Worker, loaded_positions
+from slotproof.impl.device.worker import Attend, LoadedKV, Span, Worker, loaded_positions
 from slotproof.impl.scheduler.scheduler_output import (
     Load,
     ModelRunnerOutput,
@@ -27,6 +27,8 @@ class ModelRunner:
         oracle: What knows the requests' tokens, and is told what has been written.
         random: Decides how many drafts are right, and how many the drafter proposes.
         num_spec_tokens: Drafts that it proposes, at most.
+        num_lookahead_tokens: Slots after the computed tokens that it writes its own KV to; 0 for a drafter
+            that needs none, as one that looks for n-grams.
         poison: Whether the contents of freed blocks are spoilt.
     """
 
@@ -36,17 +38,21 @@ class ModelRunner:
         oracle: ContentOracle,
         random: Random,
         num_spec_tokens: int = 0,
+        num_lookahead_tokens: int = 0,
         poison: bool = True,
     ) -> None:
         self.worker = worker
         self.oracle = oracle
         self._random = random
         self._num_spec_tokens = num_spec_tokens
+        self._num_lookahead_tokens = num_lookahead_tokens
         self._poison = poison
         self.loading: dict[int, LoadedKV] = {}
         """Asynchronous loads that have not arrived, by request."""
         self.accepted: list[tuple[int, int]] = []
         """Of each request with drafts in the last step: how many drafts, and how many were accepted."""
+        self.drafted: list[Span] = []
+        """What the drafter has written in the last step."""
 
     def execute(self, output: SchedulerOutput, attend: Attend | None = None) -> ModelRunnerOutput:
         """Run a step. The answer may be kept back: what the device has done does not depend on it.
@@ -61,6 +67,7 @@ class ModelRunner:
         contents: list[list[int]] = []
         sampled: dict[int, tuple[int, ...]] = {}
         self.accepted.clear()
+        self.drafted = []
         for scheduled in output.scheduled:
             text = oracle.texts[scheduled.request]
             starts.append(text.num_computed_tokens)
@@ -77,6 +84,8 @@ class ModelRunner:
             self._loaded(load)
         for scheduled, start, written in zip(output.scheduled, starts, contents, strict=True):
             oracle.wrote(scheduled.request, start, written, "written")
+        if self._num_lookahead_tokens and starts:
+            self._draft(output, starts)
         drafts = {request: self._random.randint(0, self._num_spec_tokens) for request in sampled}
         return ModelRunnerOutput(sampled, drafts)
 
@@ -126,11 +135,29 @@ class ModelRunner:
             self.accepted.append((num_drafts, accepted))
         return contents + wrong
 
+    def _draft(self, output: SchedulerOutput, starts: list[int]) -> None:
+        """A draft model reads the step's tokens and the one after them, and then its own drafts, but for the
+        last; as 0.32.0's does, for chunks of a prompt too. It stops at the end of the model."""
+        spans: list[Span] = []
+        contents: list[list[int]] = []
+        for scheduled, start in zip(output.scheduled, starts, strict=True):
+            text = self.oracle.texts[scheduled.request]
+            known = text.num_computed_tokens + 1
+            drafts = text.guess(known, text.next_token(VOCABULARY), self._num_lookahead_tokens - 1)
+            most = self.oracle.config.max_model_len - start
+            contents.append((text.contents[start:known] + drafts)[:most])
+            spans.append(Span(scheduled.request, start, start + len(contents[-1])))
+        self.drafted = spans
+        self.worker.draft(spans, self._values([content for of_request in contents for content in of_request]))
+        for span, written in zip(spans, contents, strict=True):
+            self.oracle.drafted(span.request, span.start, written)
+
     def _loaded(self, load: Load) -> None:
         positions = loaded_positions(load, self.oracle.config.block_size)
         if positions:
             contents = [self.oracle.texts[load.request].contents[p] for p in positions]
             self.oracle.wrote(load.request, positions[0], contents, "loaded")
+            self.oracle.drafted(load.request, positions[0], contents, "loaded for the drafter")
 
     def _load_values(self, load: Load) -> torch.Tensor:
         contents = self.oracle.texts[load.request].contents

@@ -30,6 +30,14 @@ Attend = Callable[[int, Batch], None]
 """What reads after a layer has been written: called with the layer and the batch."""
 
 
+class Span(NamedTuple):
+    """Positions `start` to `end` of a request."""
+
+    request: int
+    start: int
+    end: int
+
+
 class LoadedKV(NamedTuple):
     """What a connector has brought: [layers, K and V, tokens, heads, head size], on the device."""
 
@@ -41,7 +49,7 @@ class Worker:
     """Keeps its own block tables, as the steps tell it of new blocks: a request's row stays until the
     request ends or is preempted. What falls out of a window is not taken out of it.
 
-    A step's order is the contract: zero, copy, load, write, read. Nothing in it waits for the device.
+    A step's order is the contract: zero, copy, load, write, read, draft. Nothing in it waits for the device.
 
     Args:
         kv_cache: The memory.
@@ -68,21 +76,39 @@ class Worker:
             output: The step.
             starts: The first position of each scheduled request: earlier than the scheduler thought, when
                 drafts of a step that was in flight then have been rejected.
-            key_values: The tokens' K and V: [layers, K and V, tokens, heads, head size], on the device.
+            key_values: The tokens' K and V: [layers, K and V, tokens, heads, head size], on the device; what
+                they hold for the drafter's layers is not written.
             loaded: The step's synchronous loads.
             attend: Reads after each layer's write.
         """
         self.update_states(output)
-        batch = self.prepare_batch(output, starts)
+        batch = self.prepare_batch(
+            [
+                Span(scheduled.request, start, start + scheduled.num_scheduled_tokens)
+                for scheduled, start in zip(output.scheduled, starts, strict=True)
+            ]
+        )
         self.zero(output)
         self.copy(output)
         for load, brought in loaded:
             self.load(load, brought)
         slots = self.slot_mapping(batch)
-        for layer in range(self.kv_cache.num_layers):
+        for layer in self.kv_cache.target_layers:
             self.kv_cache.write(layer, slots, key_values[layer])
             if attend is not None:
                 attend(layer, batch)
+
+    def draft(self, spans: Sequence[Span], key_values: torch.Tensor) -> None:
+        """The drafter runs: it writes its own K and V of some tokens, after the step that sampled the last
+        known ones of them.
+
+        Args:
+            spans: The tokens.
+            key_values: [layers, K and V, tokens, heads, head size]; only the drafter's layers are written.
+        """
+        slots = self.slot_mapping(self.prepare_batch(spans))
+        for layer in self.kv_cache.draft_layers:
+            self.kv_cache.write(layer, slots, key_values[layer])
 
     def update_states(self, output: SchedulerOutput) -> None:
         """Bring the block tables up to date, on the host."""
@@ -99,14 +125,13 @@ class Worker:
                 blocks.extend(scheduled.new_blocks)
                 self.block_table.mark(row, end, len(blocks))
 
-    def prepare_batch(self, output: SchedulerOutput, starts: Sequence[int]) -> Batch:
+    def prepare_batch(self, spans: Sequence[Span]) -> Batch:
         """Send block tables, rows and positions to the device."""
         rows: list[int] = []
         positions: list[int] = []
-        for scheduled, start in zip(output.scheduled, starts, strict=True):
-            count = scheduled.num_scheduled_tokens
-            rows += [self._tables[scheduled.request][0]] * count
-            positions += range(start, start + count)
+        for request, start, end in spans:
+            rows += [self._tables[request][0]] * (end - start)
+            positions += range(start, end)
         columns = max(positions, default=0) // self.kv_cache.block_size + 1
         table = self.block_table.commit()
         rows_sent, positions_sent = self._send([rows, positions])

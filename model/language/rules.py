@@ -52,7 +52,7 @@ class Rules:
         _WINDOW,
     )
     keep_reserved: bool = _rule("stage 2", "the reserved blocks stay free")
-    lookahead_gets_slots: bool = _rule("stage 2", "lookahead tokens get slots as new ones do")
+    lookahead_gets_slots: bool = _rule("stage 2", "lookahead tokens get slots as new ones do (vllm#16613)")
     slots_end_at_max_model_len: bool = _rule("stage 2", "no slots are given past max_model_len")
     check_before_commit: bool = _rule(
         "stage 2", "nothing is touched before the check has passed (vllm#11565)"

@@ -146,7 +146,9 @@ FAULTS = (
     _fault(
         "lookahead_gets_slots",
         "enough-slots",
-        "A proposer's lookahead tokens get no slots: their KV is written where no block is.",
+        "A drafter's lookahead tokens get no slots: their KV is written where no block is.",
+        "vllm-16613",
+        (16613,),
     ),
     _fault(
         "slots_end_at_max_model_len",

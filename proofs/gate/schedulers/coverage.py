@@ -51,6 +51,12 @@ _POLICIES = tuple(policy.value for policy in SchedulingPolicy)
 _STATUS = {WAITING: "waiting", LOADING: "loading", RUNNING: "running", PREEMPTED: "preempted"}
 
 Possible = Callable[[Setup], bool]
+
+
+def _has_draft_model(setup: Setup) -> bool:
+    return setup.scheduler.num_lookahead_tokens > 0
+
+
 _ROWS: dict[str, Possible] = {
     **{row: lambda _: True for row in _CALL_ROWS},
     **{f"preempted: {policy}": lambda _: True for policy in _POLICIES},
@@ -63,6 +69,8 @@ _ROWS: dict[str, Possible] = {
         for drafts in range(1, MAX_DRAFTS + 1)
         for accepted in range(drafts + 1)
     },
+    "drafter: writes a block that the step does not reach": _has_draft_model,
+    "drafter: stops at max_model_len": _has_draft_model,
     **{f"steps in flight: {n}": lambda s: s.steps_in_flight > 1 for n in range(1, MAX_STEPS_IN_FLIGHT + 1)},
     "hit: a block published in the same step": lambda s: s.config.enable_caching,
     **{f"aborted: {status}": lambda _: True for status in _STATUS.values()},
@@ -133,9 +141,19 @@ class Coverage:
         self._granted.clear()
         self.rows[f"steps in flight: {in_flight}"] += 1
         self.rows.update(f"drafts: {accepted} of {drafts} accepted" for drafts, accepted in runner.accepted)
+        self._drafted(output, runner)
         self.rows.update(f"load: {'a' if load.is_async else ''}synchronous" for load in output.loads)
         if len(runner.loading) > 1:
             self.rows["load: two at once"] += 1
+
+    def _drafted(self, output: SchedulerOutput, runner: ModelRunner) -> None:
+        block_size, most = self._setup.config.block_size, self._setup.config.max_model_len
+        for scheduled, span in zip(output.scheduled, runner.drafted, strict=bool(runner.drafted)):
+            last = span.start + scheduled.num_scheduled_tokens - 1
+            if (span.end - 1) // block_size > last // block_size:
+                self.rows["drafter: writes a block that the step does not reach"] += 1
+            if span.end == most:
+                self.rows["drafter: stops at max_model_len"] += 1
 
     def answer(self, output: SchedulerOutput, s: State) -> None:
         """A step is about to be answered."""

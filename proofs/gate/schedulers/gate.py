@@ -47,8 +47,9 @@ EPISODE = 120
 """Steps of one workload, before no more requests come and those that are there may finish."""
 PATIENCE = 4000
 """Steps in which the requests that are there must have finished."""
-_LAYERS, _HEADS, _HEAD_SIZE = 2, 2, 4
-"""Of the KV cache: 32 elements a slot, which tell contents apart."""
+_LAYERS, _DRAFT_LAYERS, _HEADS, _HEAD_SIZE = 2, 1, 2, 4
+"""Of the KV cache, layers of the target model and of a draft model: 16 elements a slot and layer, which tell
+contents apart."""
 
 
 class SchedulerUnderTest(Protocol):
@@ -191,19 +192,23 @@ class Episode:
         self.steps = 0
         self.coverage = Coverage(setup)
         self._keys = KeyMatch()
+        lookahead = setup.scheduler.num_lookahead_tokens
+        draft_layers = _DRAFT_LAYERS if lookahead else 0
+        layers = _LAYERS + draft_layers
         kv_cache = KVCache(
-            num_layers=_LAYERS,
+            num_layers=layers,
             num_blocks=config.num_blocks,
             block_size=config.block_size,
             num_kv_heads=_HEADS,
             head_size=_HEAD_SIZE,
             dtype=dtype,
             device=device,
+            num_draft_layers=draft_layers,
         )
-        fingerprints = Fingerprints(_LAYERS, _HEADS, _HEAD_SIZE, dtype)
+        fingerprints = Fingerprints(layers, _HEADS, _HEAD_SIZE, dtype)
         self.oracle = ContentOracle(config, kv_cache, fingerprints, expected_snapshot(self.model))
         worker = make_worker(kv_cache, config.max_model_len)
-        self.runner = ModelRunner(worker, self.oracle, random, setup.scheduler.num_spec_tokens)
+        self.runner = ModelRunner(worker, self.oracle, random, setup.scheduler.num_spec_tokens, lookahead)
         connector = ConnectorStub(self.workload.match, config.block_size) if setup.has_connector else None
         self.scheduler = make(setup, connector, self._observe)
         self._in_flight: list[tuple[SchedulerOutput, ModelRunnerOutput]] = []

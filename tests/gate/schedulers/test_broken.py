@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,7 +13,7 @@ from msgspec import structs
 
 from slotproof.impl.allocator.adapter import TorchAllocator
 from slotproof.impl.device.kv_cache import slot_mapping
-from slotproof.impl.device.worker import Batch, Worker
+from slotproof.impl.device.worker import Batch, Span, Worker
 from slotproof.impl.protocol import Config
 from slotproof.impl.scheduler.connector import Connector
 from slotproof.impl.scheduler.manager import Listener, Recording
@@ -41,6 +42,9 @@ ASYNC = Setup(
     Config(num_blocks=16, block_size=4, max_model_len=40),
     SchedulerConfig(max_num_scheduled_tokens=24, num_spec_tokens=2, async_scheduling=True),
     steps_in_flight=2,
+)
+DRAFT_MODEL = replace(
+    ASYNC, scheduler=structs.replace(ASYNC.scheduler, num_lookahead_tokens=2), has_connector=True
 )
 LOADS = replace(PLAIN, has_connector=True)
 STEPS = 1500
@@ -178,6 +182,36 @@ class LoadsBeforeZeroing(Worker):
         super().execute(output, starts, key_values, (), attend)
 
 
+class DraftsNothing(Worker):
+    def draft(self, spans: Sequence[Span], key_values: torch.Tensor) -> None:
+        pass
+
+
+class DraftsASlotLate(Worker):
+    def draft(self, spans: Sequence[Span], key_values: torch.Tensor) -> None:
+        end = self.block_table.tensor.shape[1] * self.kv_cache.block_size - 1
+        late = [Span(span.request, min(span.start + 1, end), min(span.end + 1, end)) for span in spans]
+        count = sum(span.end - span.start for span in late)
+        super().draft(late, key_values[:, :, :count])
+
+
+class DraftsIntoTheTarget(Worker):
+    """The drafter takes the target model's layers for its own."""
+
+    def draft(self, spans: Sequence[Span], key_values: torch.Tensor) -> None:
+        slots = self.slot_mapping(self.prepare_batch(spans))
+        for layer in self.kv_cache.target_layers:
+            self.kv_cache.write(layer, slots, key_values[layer])
+
+
+class LoadsNothingForTheDrafter(Worker):
+    def load(self, load: Load, key_values: torch.Tensor) -> None:
+        first = self.kv_cache.draft_layers.start
+        before = self.kv_cache.bits[first:].clone()
+        super().load(load, key_values)
+        self.kv_cache.bits[first:] = before
+
+
 WORKERS: list[tuple[type[Worker], Setup]] = [
     (SkipsZeroing, PLAIN),
     (ZeroesLast, PLAIN),
@@ -197,10 +231,14 @@ WORKERS: list[tuple[type[Worker], Setup]] = [
     (LoadsNothing, LOADS),
     (LoadsBackwards, LOADS),
     (LoadsBeforeZeroing, LOADS),
+    (DraftsNothing, DRAFT_MODEL),
+    (DraftsASlotLate, DRAFT_MODEL),
+    (DraftsIntoTheTarget, DRAFT_MODEL),
+    (LoadsNothingForTheDrafter, DRAFT_MODEL),
 ]
 
 
-@pytest.mark.parametrize("setup", [PLAIN, PRIORITY, ASYNC, LOADS])
+@pytest.mark.parametrize("setup", [PLAIN, PRIORITY, ASYNC, DRAFT_MODEL, LOADS])
 def test_nothing_is_found_where_nothing_is_broken(setup: Setup) -> None:
     assert campaign(steps=200, seed=3, engines=(setup,)).failure is None
 
@@ -271,7 +309,22 @@ def making(scheduler: type[Scheduler]) -> Callable[[Setup, Connector | None, Lis
 @pytest.mark.parametrize(("scheduler", "setup"), SCHEDULERS, ids=lambda value: getattr(value, "__name__", ""))
 def test_a_scheduler_that_is_too_early_is_found(scheduler: type[Scheduler], setup: Setup) -> None:
     found = failure(setup, make=making(scheduler))
-    assert found.differences[0].field.startswith(("slot ", "positions ")), found.differences[0].line
+    assert found.differences[0].field.startswith(("slot ", "enough-slots: ")), found.differences[0].line
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_scheduler_that_asks_for_no_lookahead_is_found(is_async: bool) -> None:
+    """The drafter of the engine writes where no slot was asked for."""
+    limits = structs.replace(DRAFT_MODEL.scheduler, async_scheduling=is_async)
+
+    def make(setup: Setup, connector: Connector | None, listener: Listener) -> Scheduler:
+        manager = Recording(TorchAllocator(setup.config), listener)
+        without = structs.replace(setup.scheduler, num_lookahead_tokens=0)
+        return Scheduler(setup.config, without, manager, connector)
+
+    (story,) = failure(replace(DRAFT_MODEL, scheduler=limits), make=make).differences
+    assert re.match(r"enough-slots: request \d+ has (\d+) slots, \d+ are written", story.line), story.line
+    assert story.got.endswith(": drafted)")
 
 
 def test_what_leaves_a_step_must_be_unpublished() -> None:

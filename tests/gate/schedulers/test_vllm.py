@@ -78,10 +78,10 @@ def test_without_vllm_one_line_names_the_remedy(
 
 def test_what_is_known_is_a_failure_unless_it_is_accepted() -> None:
     known, failure = Counter({UNWRITTEN: 1}), Failure(PLAIN.config, [], [])
-    assert ScheduleReport(required=[]).verdict is Verdict.AGREES
-    assert ScheduleReport(required=[], known=known).verdict is Verdict.KNOWN
-    assert ScheduleReport(required=[], known=known, known_is_accepted=True).verdict is Verdict.AGREES
-    assert ScheduleReport(required=[], known=known, failure=failure).verdict is Verdict.DISAGREES
+    assert ScheduleReport(required=[], calls=1).verdict is Verdict.AGREES
+    assert ScheduleReport(required=[], calls=1, known=known).verdict is Verdict.KNOWN
+    assert ScheduleReport(required=[], calls=1, known=known, known_is_accepted=True).verdict is Verdict.AGREES
+    assert ScheduleReport(required=[], calls=1, known=known, failure=failure).verdict is Verdict.DISAGREES
 
 
 def test_only_vllms_scheduler_has_known_cases(capsys: pytest.CaptureFixture[str]) -> None:
@@ -255,6 +255,18 @@ def frees_the_blocks_of_a_load(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Scheduler, "_free_request", lambda self, r, delay_free_blocks=False: free(self, r))
 
 
+def asks_for_no_lookahead(patch: pytest.MonkeyPatch) -> None:
+    from vllm.v1.core.sched.scheduler import Scheduler
+
+    schedule = Scheduler.schedule
+
+    def without(self: Any, *of: Any) -> Any:
+        self.num_lookahead_tokens = 0
+        return schedule(self, *of)
+
+    patch.setattr(Scheduler, "schedule", without)
+
+
 def forgets_the_salt(patch: pytest.MonkeyPatch) -> None:
     from vllm.v1.core import kv_cache_utils
 
@@ -273,13 +285,14 @@ def frees_the_head_first(patch: pytest.MonkeyPatch) -> None:
 
 BROKEN: list[tuple[Break, Setup, str]] = [
     (hashes_a_block_too_far, PLAIN, "expected no hash, got a hash"),
-    (does_not_free_the_preempted, PLAIN, "AssertionError: in "),  # vLLM notices that itself
+    (does_not_free_the_preempted, PLAIN, "raised AssertionError in "),  # vLLM notices that itself
     (leaves_a_block_unzeroed, PLAIN, "blocks to zero: "),
     (forgets_what_to_zero, PLAIN, "result.new_blocks: "),
     (does_not_roll_rejections_back, DRAFTS, "expected known tokens, then drafts"),
     (names_new_blocks_backwards, PLAIN, "slot 0 of block 1, entry 0 of request 0"),
     (forgets_to_name_new_blocks, PLAIN, "slot "),
     (frees_the_blocks_of_a_load, LOADS, "AssertionError"),
+    (asks_for_no_lookahead, ASYNC, "enough-slots: request "),
     (forgets_the_salt, PLAIN, "result.hits: expected none"),
     (frees_the_head_first, PLAIN, "free_queue: "),
 ]

@@ -34,10 +34,11 @@ def test_what_is_written_is_read(dtype: torch.dtype) -> None:
     for layer in range(2):
         kv.write(layer, slots, values[layer])
     for index, content in enumerate(contents):
-        read = torch.stack([kv.read(layer, slots[index : index + 1])[:, 0] for layer in range(2)])
-        assert prints.meaning(read) == content
-    untouched = torch.stack([kv.read(layer, torch.tensor([0]))[:, 0] for layer in range(2)])
-    assert prints.meaning(untouched) == ZERO
+        for layer in range(2):
+            read = kv.read(layer, slots[index : index + 1])[:, 0]
+            assert prints.meaning(layer, read.view(kv.bits.dtype)) == content
+            assert prints.meaning(1 - layer, read.view(kv.bits.dtype)) is None
+    assert prints.meaning(1, kv.bits[1, :, 0, 0]) == ZERO
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -45,7 +46,8 @@ def test_zeros_and_poison_fill_whole_blocks(dtype: torch.dtype) -> None:
     kv, prints = cache(dtype), Fingerprints(2, 2, 4, dtype)
 
     def held(block: int) -> set[int | None]:
-        return {prints.meaning(kv.tensor[:, :, block, offset]) for offset in range(2)}
+        slots = [(layer, kv.bits[layer, :, block, offset]) for layer in range(2) for offset in range(2)]
+        return {prints.meaning(layer, bits) for layer, bits in slots}
 
     kv.fill(blocks(1, 3), POISON_BITS)
     kv.fill(blocks(3))
