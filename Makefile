@@ -2,13 +2,14 @@
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 
+SEEDS ?= 20
 VENV := .venv
 VLLM_VENV := .venv-vllm
 READY := $(VENV)/.ready
 VLLM_READY := $(VLLM_VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help check test test-all gate-vllm lint format picture wheel clean
+.PHONY: help check sceptic test test-all gate-vllm lint format picture wheel clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -17,6 +18,9 @@ help: ## this list
 check: $(READY) ## prove every statement, then gate our implementation
 	$(VENV)/bin/slotproof prove
 	$(VENV)/bin/slotproof gate --impl torch --calls 4000 --seed 1
+
+sceptic: $(READY) ## every obligation by a second solver, and by Z3 with many seeds (SEEDS=20)
+	$(VENV)/bin/slotproof prove --fresh --cross-check cvc5 --seeds $(SEEDS)
 
 test: $(READY) ## run the tests, but for those marked slow
 	$(VENV)/bin/pytest -n 2 --dist loadfile -m 'not slow'

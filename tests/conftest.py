@@ -34,6 +34,14 @@ def _no_gpu() -> str | None:
 
 
 @pytest.fixture(autouse=True, scope="session")
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What is kept between runs is not the user's, and lasts for the session."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
 def no_network() -> Iterator[None]:
     """A test that reaches for the network fails; sockets between this machine's processes stay usable."""
 

@@ -117,6 +117,24 @@ def pigeonhole_by_induction() -> tuple[Claim, Claim]:
     return _property("pigeonhole-starts", 0, start), _property("pigeonhole", 0, step)
 
 
+def keeps_sign(d: Any) -> Claim:
+    """A product with the block size has the sign of its other factor."""
+    return _property("product-keeps-sign", 0, lambda: implies(d >= 0, d * block_size >= 0))
+
+
+def compared(name: str, x: Any, y: Any) -> tuple[Any, ...]:
+    """The differences whose products a lemma about x and y compares: nonlinear facts that not every solver
+    finds by itself, each an instance of `keeps_sign`."""
+    if name == "ceil-is-adjoint":
+        return y - ceil(x), ceil(x) - 1 - y
+    if name == "sum-of-parts":
+        return (ceil(x + y) - 1 - (floor(x) + ceil(y) + 1),)
+    if name == "blocks-before":
+        gap = floor(times(x) - y) - (x - ceil(y))
+        return gap - 1, -gap - 1
+    return ()
+
+
 def definitions(term: Any) -> list[z3.BoolRef]:
     """What defines the three functions, at every place where they occur in a term."""
     facts, seen, stack = [block_size >= 1], set(), [as_term(term)]

@@ -60,14 +60,33 @@ SECONDS = 20
 """Wall-clock seconds for one try, should the resource limit not bite."""
 
 
-def is_proved(obligation: Obligation) -> bool:
+@dataclass(frozen=True)
+class Answer:
+    """What Z3 says to a problem, and the resources that it took, in Z3's own unit (about three million a
+    second)."""
+
+    unsat: bool
+    resources: int
+
+
+def answer(obligation: Obligation) -> Answer:
     """Whether Z3 finds that the assumptions and the goal's denial contradict each other.
 
     Quantified assumptions are instantiated at their triggers and nowhere else, so the answer comes soon,
     and where it is not `unsat` it is `unknown`.
     """
-    facts = problem(obligation)
-    return any(_check(facts, *limits) == z3.unsat for limits in TRIES)
+    facts, spent = problem(obligation), 0
+    for limits in TRIES:
+        found, resources = check(facts, *limits)
+        spent += resources
+        if found == z3.unsat:
+            return Answer(True, spent)
+    return Answer(False, spent)
+
+
+def is_proved(obligation: Obligation) -> bool:
+    """Whether Z3 answers `unsat`."""
+    return answer(obligation).unsat
 
 
 def contradictory(obligations: Sequence[Obligation]) -> set[str]:
@@ -75,7 +94,7 @@ def contradictory(obligations: Sequence[Obligation]) -> set[str]:
     effort. What is consistent together is so in every part: so all are taken at once, and halved where that
     fails (a proof by cases assumes one thing here and the opposite there)."""
     union = {a.get_id(): a for o in obligations for a in o.assumptions}
-    if not union or _check([*union.values()], CONSISTENCY, 0) != z3.unsat:
+    if not union or check([*union.values()], CONSISTENCY, 0)[0] != z3.unsat:
         return set()
     alike = {frozenset(a.get_id() for a in o.assumptions) for o in obligations}
     if len(alike) == 1:
@@ -89,12 +108,15 @@ def problem(obligation: Obligation) -> list[z3.BoolRef]:
     return [*obligation.assumptions, z3.Not(obligation.goal), *mentions(obligation.goal)]
 
 
-def _check(facts: list[z3.BoolRef], resources: int, seed: int) -> z3.CheckSatResult:
+def check(facts: list[z3.BoolRef], resources: int, seed: int) -> tuple[z3.CheckSatResult, int]:
+    """Z3's answer within a limit of resources, with a random seed, and the resources it took."""
     s = z3.SimpleSolver()
+    before = s.statistics().get_key_value("rlimit count")  # of all solvers of this process
     s.set("auto_config", False)
     s.set("smt.mbqi", False)
     s.set("smt.random_seed", seed)
     s.set("rlimit", resources)
     s.set("timeout", SECONDS * 1000)
     s.add(*facts)
-    return s.check()
+    found = s.check()
+    return found, s.statistics().get_key_value("rlimit count") - before

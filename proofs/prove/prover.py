@@ -6,39 +6,27 @@ assumptions that no campaign could reach. Only the first is a success.
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable
-from dataclasses import dataclass, field, replace
-from random import Random
+from collections.abc import Generator, Iterable
+from dataclasses import asdict, dataclass, field, replace
 
 from slotproof.model.claims.statements import STATEMENTS
 from slotproof.model.language.rules import RULES, Rules
-from slotproof.proofs.campaign.calls import NUMBER_BYTES, decode
-from slotproof.proofs.campaign.monitor import Monitor, Violation
-from slotproof.proofs.campaign.stories import CALLS_A_RUN, Story, find, tiny_configurations
-from slotproof.proofs.prove.obligation import Obligation, contradictory, is_proved
+from slotproof.proofs.campaign.monitor import Violation
+from slotproof.proofs.campaign.stories import Story, find
+from slotproof.proofs.prove.kept import Kept, named, source
+from slotproof.proofs.prove.obligation import Answer, Obligation, answer, contradictory
 from slotproof.proofs.prove.obligations.groups import Group, groups
+from slotproof.proofs.prove.smt_lib import Digests
 from slotproof.proofs.prove.symbols import KINDS, SLIDING_WINDOW
+from slotproof.proofs.prove.witnesses import witnesses
+from slotproof.proofs.prove.workers import Progress, quiet, run
 
 PROVED, REFUTED, UNKNOWN, VACUOUS = "proved", "refuted", "unknown", "vacuous"
 
 CONTRADICTION = "assumptions that contradict each other"
 """The witness of an obligation that proves too much; no campaign reaches it."""
-GROUP_SECONDS = 120
-"""Seconds without any answer after which the workers are killed, and what is open is unknown."""
-WITNESS_CALLS = 1500
-
-
-Progress = Callable[[str, int, int], None]
-"""Told what was done, and how many of how many."""
-
-
-def _quiet(label: str, done: int, total: int) -> None:
-    pass
 
 
 @dataclass(frozen=True)
@@ -53,6 +41,12 @@ class Proved:
     unsat: bool
     seconds: float
     by_definition: bool = False
+    problem: str = ""
+    """The digest of the problem (`smt_lib.py`)."""
+    resources: int = 0
+    """What Z3 took, in its own unit."""
+    kept: bool = False
+    """The answer is one of an earlier run."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +61,9 @@ class Finding:
     seconds: float
     by_definition: bool = False
     """The goal is true as it stands, whatever is assumed: what a step makes is what is claimed of it."""
+    problem: str = ""
+    resources: int = 0
+    kept: bool = False
 
 
 @dataclass
@@ -95,33 +92,54 @@ def prove(
     statements: Iterable[str] = (),
     kinds: tuple[str, ...] = KINDS,
     rules: Rules | None = None,
-    progress: Progress = _quiet,
+    progress: Progress = quiet,
+    kept: Kept | None = None,
 ) -> Report:
     """Prove statements, all unless some are named, for kinds of attention; with a named one, what its proof
     leans on: the invariants of all others, and what steps and loops do.
 
     With all rules on, a campaign must reach every assumption; with one off, campaigns look for the
-    stories by which statements fall.
+    stories by which statements fall. What `kept` knows is not proved again; what is proved is added to it.
     """
-    rules = Rules() if rules is None else rules
+    rules, kept = Rules() if rules is None else rules, Kept() if kept is None else kept
+    here, earlier = source(), (dict(kept.problems), frozenset(kept.consistent))
     wanted = frozenset(statements)
-    work = [_GroupTask(group, rules, wanted) for group in groups(kinds)]
-    tasks: list[_Task] = [*(_WitnessTask(kind, rules) for kind in kinds), *work]
-    if rules != Rules():
-        tasks = [*(_StoryTask(rules, kind) for kind in kinds), *tasks]
     proved: list[Proved] = []
     reached: dict[str, frozenset[str]] = {}
+    tasks: list[_GroupTask | _WitnessTask | _StoryTask] = []
     report = Report(UNKNOWN, [], wanted)
+    for kind in kinds:
+        if rules != Rules():
+            tasks.append(_StoryTask(rules, kind))
+        elif (seen := kept.reached.get(named(here, kind))) is not None:
+            reached[kind] = frozenset(seen)
+        else:
+            tasks.append(_WitnessTask(kind, rules))
+    for group in groups(kinds):
+        key = named(here, group.name, group.kind, rules, sorted(wanted))
+        if (of_group := kept.groups.get(key)) is not None:
+            proved += [replace(Proved(**p), kept=True, seconds=0.0) for p in of_group]
+        else:
+            tasks.append(_GroupTask(group, rules, wanted, *earlier))
     try:
-        for done, (task, answer) in enumerate(_run(tasks), 1):
+        for done, (task, found) in enumerate(run(tasks) if tasks else (), 1):
             progress(task.label, done, len(tasks))
             if isinstance(task, _GroupTask):
-                proved += answer if isinstance(answer, list) else task.lost()
-            elif isinstance(task, _WitnessTask) and isinstance(answer, tuple):
-                reached[task.kind], violations = answer
-                report.violations += violations if rules == Rules() else []
-            elif isinstance(task, _StoryTask) and isinstance(answer, dict):
-                fallen = {s: story for s, story in answer.items() if not wanted or s in wanted}
+                of, together = found or (task.lost(), "")
+                proved += of
+                kept.problems |= {p.problem: p.resources for p in of if p.unsat}
+                if together:
+                    kept.consistent[together] = True
+                    if all(p.unsat for p in of):
+                        key = named(here, task.group.name, task.group.kind, rules, sorted(wanted))
+                        kept.groups[key] = [asdict(p) for p in of]
+            elif isinstance(task, _WitnessTask) and found is not None:
+                reached[task.kind], violations = found
+                report.violations += violations
+                if not violations:
+                    kept.reached[named(here, task.kind)] = sorted(reached[task.kind])
+            elif isinstance(task, _StoryTask) and found is not None:
+                fallen = {s: story for s, story in found.items() if not wanted or s in wanted}
                 report.stories = _shortest(report.stories, fallen)
     except KeyboardInterrupt:
         report.interrupted = True
@@ -136,7 +154,7 @@ def prove(
     return report
 
 
-def matrix(progress: Progress = _quiet) -> Generator[tuple[str, dict[str, Story]], None, None]:
+def matrix(progress: Progress = quiet) -> Generator[tuple[str, dict[str, Story]], None, None]:
     """For every rule, as soon as it and those before it are known, the statements that fall without it, each
     with its story."""
     tasks = [
@@ -146,9 +164,9 @@ def matrix(progress: Progress = _quiet) -> Generator[tuple[str, dict[str, Story]
     ]
     found: dict[str, dict[str, Story]] = {rule: {} for rule in RULES}
     left = Counter(task.label for task in tasks)
-    for done, (task, answer) in enumerate(_run(tasks), 1):
-        if isinstance(answer, dict):
-            found[task.label] = _shortest(found[task.label], answer)
+    for done, (task, stories) in enumerate(run(tasks), 1):
+        if stories is not None:
+            found[task.label] = _shortest(found[task.label], stories)
         left[task.label] -= 1
         progress(task.label, done, len(tasks))
         while found and not left[rule := next(iter(found))]:
@@ -167,7 +185,8 @@ def _finding(p: Proved, reached: frozenset[str] | None, stories: dict[str, Story
     reachable = reached is None or rules != Rules() or not p.witness or p.witness in reached
     if verdict == PROVED and not (reachable and p.witness != CONTRADICTION):
         verdict = VACUOUS
-    return Finding(p.name, p.statement, p.kind, p.stage, verdict, p.seconds, p.by_definition)
+    known = (p.by_definition, p.problem, p.resources, p.kept)
+    return Finding(p.name, p.statement, p.kind, p.stage, verdict, p.seconds, *known)
 
 
 def _worst(verdicts: Iterable[str]) -> str:
@@ -179,24 +198,39 @@ def _worst(verdicts: Iterable[str]) -> str:
 class _GroupTask:
     group: Group
     rules: Rules
-    wanted: frozenset[str]
+    wanted: frozenset[str] = frozenset()
+    known: dict[str, int] = field(default_factory=dict)
+    """problem -> resources: those that need no answer."""
+    consistent: frozenset[str] = frozenset()
 
     @property
     def label(self) -> str:
         return f"{self.group.name} ({self.group.kind})"
 
-    def __call__(self) -> list[Proved]:
-        results = []
+    def __call__(self) -> tuple[list[Proved], str]:
+        """The answers, and the digest of all problems if what they assume is consistent, else nothing."""
+        digests, results = Digests(), []
         obligations = [o for o in self.group.build(self.rules) if self._is_wanted(o)]
         for o in obligations:
-            start = time.perf_counter()
-            unsat = is_proved(o)
+            start, problem = time.perf_counter(), digests.of(o)
+            known = self.known.get(problem)
+            found = answer(o) if known is None else Answer(True, known)
             seconds = time.perf_counter() - start
-            results.append(
-                Proved(o.name, o.statement, o.kind, o.stage, o.witness, unsat, seconds, o.is_by_definition)
+            about = (
+                o.name,
+                o.statement,
+                o.kind,
+                o.stage,
+                o.witness,
+                found.unsat,
+                seconds,
+                o.is_by_definition,
             )
-        empty = contradictory(obligations)
-        return [replace(p, witness=CONTRADICTION) if p.name in empty else p for p in results]
+            results.append(Proved(*about, problem, found.resources, known is not None))
+        together = named([p.problem for p in results])
+        empty = set[str]() if together in self.consistent else contradictory(obligations)
+        marked = [replace(p, witness=CONTRADICTION) if p.name in empty else p for p in results]
+        return marked, "" if empty else together
 
     def _is_wanted(self, o: Obligation) -> bool:
         return not self.wanted or o.statement in self.wanted or not o.is_leaf
@@ -231,44 +265,3 @@ class _StoryTask:
 
 
 _Task = _GroupTask | _WitnessTask | _StoryTask
-
-
-def witnesses(kind: str, rules: Rules, seed: int = 0) -> tuple[frozenset[str], list[Violation]]:
-    """What a campaign reaches of the proofs' assumptions, evaluated there; and what it sees broken."""
-    random, reached, calls = Random(seed), set[str](), 0
-    for config in tiny_configurations(random, window=kind == SLIDING_WINDOW):
-        monitor = Monitor(config, rules)
-        for _ in range(CALLS_A_RUN):
-            violations = monitor.step(decode(monitor.running, random.getrandbits(8 * NUMBER_BYTES)))
-            if violations:
-                return frozenset(reached), violations
-        calls += CALLS_A_RUN
-        reached |= monitor.reached
-        if calls >= WITNESS_CALLS:
-            return frozenset(reached), []
-    raise AssertionError("there is always another configuration")
-
-
-def _run(tasks: Iterable[_Task]) -> Iterable[tuple[_Task, object]]:
-    """Each task in a process of its own, so that it starts from nothing and can be killed."""
-    tasks = list(tasks)
-    context = multiprocessing.get_context("fork")
-    # Workers inherit what is blocked here: an interrupt ends this process, and that ends them.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    with context.Pool(min(len(tasks), os.cpu_count() or 1), maxtasksperchild=1) as pool:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        answers = pool.imap_unordered(_attempt, enumerate(tasks), chunksize=1)
-        open_tasks = dict(enumerate(tasks))
-        while open_tasks:
-            try:
-                index, answer = answers.next(timeout=GROUP_SECONDS)
-            except multiprocessing.TimeoutError:
-                pool.terminate()
-                break
-            yield open_tasks.pop(index), answer
-    yield from ((task, None) for task in open_tasks.values())
-
-
-def _attempt(numbered: tuple[int, _Task]) -> tuple[int, object]:
-    index, task = numbered
-    return index, task()

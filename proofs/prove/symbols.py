@@ -82,6 +82,8 @@ class Needed:
     claim: z3.BoolRef
     known: int
     """How many of the assumptions were made before: what comes later must not be used to show it."""
+    values: tuple[Any, ...] = ()
+    """The values that it is claimed for."""
 
 
 class Symbols:
@@ -98,6 +100,8 @@ class Symbols:
         self.needed: list[Needed] = []
         self.facts: list[Claim] = []
         """What is known of the ends of loops."""
+        self.at_any: list[Callable[[Int], Bool]] = []
+        """What holds of every number of a range, at one number: for a solver that would not look there."""
         self.alone: Bool = False
         """Nobody else holds a block of the request at hand: what a release gives back is then exact."""
         self._loops = loops
@@ -138,12 +142,12 @@ class Symbols:
         path, body = both(*self._path), claim.body
         return replace(claim, body=lambda *values: implies(path, body(*values)))
 
-    def need(self, name: str, statement: str, condition: Any) -> None:
-        """Note what has to hold on the present path."""
+    def need(self, name: str, statement: str, condition: Any, *values: Any) -> None:
+        """Note what has to hold on the present path, for some values."""
         claim = as_term(implies(both(*self._path), condition))
         before = sum(needed.name.partition(", ")[0] == name for needed in self.needed)
         name += f", place {before + 1}" if before else ""
-        self.needed.append(Needed(name, statement, claim, len(self.assumed)))
+        self.needed.append(Needed(name, statement, claim, len(self.assumed), values))
 
     def integer(self, name: str) -> z3.ArithRef:
         """An unknown integer."""
@@ -208,7 +212,9 @@ class Symbols:
 
     def every(self, low: Int, high: Int, predicate: Callable[[Int], Bool]) -> Bool:
         i = self.integer("every")
-        return z3.ForAll([i], as_term(implies(within(low, i, high), predicate(i))), qid="every")
+        whole = z3.ForAll([i], as_term(implies(within(low, i, high), predicate(i))), qid="every")
+        self.at_any.append(lambda n: implies(whole, implies(within(low, n, high), predicate(n))))
+        return whole
 
     def largest(self, limit: Int, predicate: Callable[[Int], Bool]) -> Int:
         # That it is the largest is not needed for any statement, and is left out.

@@ -120,7 +120,7 @@ def test_a_hint_that_is_false_makes_its_proofs_vacuous(monkeypatch: pytest.Monke
     monkeypatch.setattr(calls, "_obligation", lying)
     task = prover._GroupTask(group, Rules(), frozenset())
     with multiprocessing.get_context("fork").Pool(1) as workers:
-        proved = workers.apply(task)
+        proved, _ = workers.apply(task)
     assert {p.name for p in proved if p.witness == prover.CONTRADICTION} == {f"lookup: {check}"}
 
 

@@ -99,7 +99,9 @@ def _proved_from_a_contradiction() -> list[prove.Proved]:
             n = z3.Int("n")
             yield replace(o, assumptions=(*o.assumptions, n > 0, n < 0))
 
-    return prove._GroupTask(replace(group, make=contradictory), Rules(), frozenset())()
+    proved, consistent = prove._GroupTask(replace(group, make=contradictory), Rules())()
+    assert not consistent
+    return proved
 
 
 def test_what_a_loop_needs_is_not_shown_by_what_it_achieves() -> None:

@@ -17,12 +17,16 @@ from slotproof.model.claims.wordings import ALLOWANCES
 from slotproof.model.language.rules import RULES, Rules
 from slotproof.proofs.campaign.monitor import INVARIANT
 from slotproof.proofs.campaign.stories import Story
-from slotproof.proofs.cli import options
+from slotproof.proofs.cli import options, second_opinions
 from slotproof.proofs.cli.outputs import Outputs
 from slotproof.proofs.cli.working import working
 from slotproof.proofs.output.errors import Exit, UserError
+from slotproof.proofs.output.files import write_json
 from slotproof.proofs.output.text import call_line, config_line
 from slotproof.proofs.output.words import counted
+from slotproof.proofs.prove import kept as keeping
+from slotproof.proofs.prove import receipt as receipts
+from slotproof.proofs.prove.cross_check import SOLVERS
 from slotproof.proofs.prove.prover import PROVED, REFUTED, UNKNOWN, Report, matrix
 from slotproof.proofs.prove.prover import prove as prove_statements
 from slotproof.proofs.prove.symbols import KINDS
@@ -40,6 +44,31 @@ COLOURS = {PROVED: "green", REFUTED: "red"}
     "--without", multiple=True, metavar="RULE", help="Switch a rule off. May be given more than once."
 )
 @click.option("--kind", type=click.Choice(KINDS), help="One kind of attention. Without it, every kind.")
+@click.option("--fresh", is_flag=True, help="Prove everything anew: nothing kept from an earlier run counts.")
+@click.option(
+    "--cross-check",
+    type=click.Choice(SOLVERS),
+    help="Then ask a second solver for each obligation (pip install 'slotproof[cvc5]').",
+)
+@click.option(
+    "--seeds",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Then prove each obligation N times more, with random seeds and shuffled assumptions.",
+)
+@click.option(
+    "--receipt",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write what was proved, with digests, for `slotproof check-receipt`; - is standard output.",
+)
+@click.option(
+    "--smt2",
+    "smt2_folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Write each obligation as a problem in SMT-LIB 2: any solver has to answer unsat.",
+)
 @options.json_file
 def prove(
     statements: tuple[str, ...],
@@ -47,6 +76,11 @@ def prove(
     with_matrix: bool,
     without: tuple[str, ...],
     kind: str | None,
+    fresh: bool,
+    cross_check: str | None,
+    seeds: int | None,
+    receipt: Path | None,
+    smt2_folder: Path | None,
     json_file: Path | None,
 ) -> int:
     """Prove the STATEMENTs, all of them unless some are named, for every pool size, block size, number of
@@ -54,11 +88,19 @@ def prove(
 
     With a rule off, say which statements fall, by which calls.
 
-    Exits 0 if every statement is proved, 1 if one is refuted, 3 if one is not proved.
+    What was proved is kept in the user's cache folder, by digests of the problem, the source and the
+    versions of slotproof, Python and Z3: what has not changed is not proved again (--fresh).
+
+    Exits 0 if every statement is proved, 1 if one is refuted, 3 if one is not proved, or not by the second
+    solver, or not with every seed.
     """
     check_names("statement", statements, STATEMENTS)
     check_names("rule", without, RULES)
-    outputs = Outputs({"--json": json_file})
+    outputs = Outputs({"--json": json_file, "--receipt": receipt})
+    if cross_check:
+        second_opinions.check_installed()
+    if smt2_folder is not None:
+        second_opinions.check_folder(smt2_folder)
     console = outputs.console()
     if listed:
         if json_file is None:
@@ -69,8 +111,20 @@ def prove(
     start = time.perf_counter()
     with working(console, "proving") as advance:
         rules = Rules().without(*without)
-        report = prove_statements(statements, (kind,) if kind else KINDS, rules, advance)
+        kinds = (kind,) if kind else KINDS
+        kept = keeping.Kept() if fresh else keeping.load()
+        report = prove_statements(statements, kinds, rules, advance, kept)
+        kept.save()
     _show(console, report, without, time.perf_counter() - start)
+    outputs.write("--receipt", lambda path: write_json(path, receipts.of_report(report, kinds, without)))
+    agreed = True
+    if not report.interrupted:
+        if smt2_folder is not None:
+            second_opinions.write_problems(console, smt2_folder, kinds, rules)
+        if cross_check:
+            agreed = second_opinions.cross_check(console, kinds, rules) and agreed
+        if seeds:
+            agreed = second_opinions.try_seeds(console, kinds, rules, seeds) and agreed
     fallen: dict[str, dict[str, Story]] = {}
     interrupted = report.interrupted
     if with_matrix and not interrupted:
@@ -83,7 +137,7 @@ def prove(
     if report.verdict == REFUTED:
         return Exit.BAD
     unbroken = [rule for rule, stories in fallen.items() if not stories]
-    return Exit.GOOD if report.verdict == PROVED and not unbroken else Exit.UNKNOWN
+    return Exit.GOOD if report.verdict == PROVED and not unbroken and agreed else Exit.UNKNOWN
 
 
 def check_names(what: str, names: tuple[str, ...], known: dict[str, Any]) -> None:
@@ -152,6 +206,9 @@ def _show(console: Console, report: Report, without: tuple[str, ...], seconds: f
     off = f" without {', '.join(without)}" if without else ""
     proved = sum(f.verdict == PROVED for f in report.obligations)
     total = f"{proved} of {counted(len(report.obligations), 'obligation')} proved{off}"
+    kept = sum(f.kept for f in report.obligations)
+    if kept:
+        total += f", {kept} of them kept from an earlier run"
     if leaned_on:
         total += f" ({len(leaned_on)} of them what the named statements lean on)"
     console.print(f"{report.verdict}: {total}, in {seconds:.1f} s", markup=False)

@@ -6,7 +6,7 @@ on the path that leads to it; that the stepwise invariants hold after each step 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -121,7 +121,12 @@ def call(name: str, kind: str, rules: Rules) -> Iterator[Obligation]:
             kind,
             "stage 3",
             witness,
-            (*made.read.assumed[: needed.known], *lemmas, *mentions(needed.claim)),
+            (
+                *made.read.assumed[: needed.known],
+                *lemmas,
+                *mentions(needed.claim),
+                *_at_any(made.read, needed.values),
+            ),
             needed.claim,
         )
     yield from _bookkeeping(name, made, kind, known)
@@ -241,6 +246,11 @@ def _at_the_writer(made: Made, claim: Claim, *more: Invariant) -> Iterator[z3.Bo
                     yield as_term(invariant.holds(queue, index - queue.length(r)))
 
 
+def _at_any(read: Symbols, values: Iterable[Any]) -> Iterator[z3.BoolRef]:
+    """What holds of every number of a range, at these values."""
+    return (as_term(at(value)) for value in values for at in tuple(read.at_any))
+
+
 def _once(places: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
     return list({same_terms(place): place for place in places}.values())
 
@@ -334,7 +344,10 @@ def lookup(kind: str, rules: Rules) -> Iterator[Obligation]:
     for check in CHECKS:
         if check.about == "lookup":
             values = _values(check)
-            sight = (fact for value in values for fact in mentions(hits.at(value) == 0))
+            sight = (
+                *(fact for value in values for fact in mentions(hits.at(value) == 0)),
+                *_at_any(read, values),
+            )
             part = check.part(s, r, hits, *values)
             with_care = (of_state(invariant, s).assumed() for invariant in WRITTEN if check.care)
             yield from _obligation("lookup", check, part, kind, (*read.assumed, *with_care, *sight))

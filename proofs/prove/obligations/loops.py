@@ -54,7 +54,7 @@ def end_of_loop(read: Symbols, name: str, low: Int, high: Int, start: State, **o
         Claim("loop-runs-forward", "no-rollback", 0, lambda: low <= high),
         *loop.needs(read, start, low, high, of),
     ):
-        read.need(f"{name}-loop: {claim.name}", claim.statement, claim.goal())
+        read.need(f"{name}-loop: {claim.name}", claim.statement, claim.goal(), *claim.values())
     end = loop.at(read, start, low, high, of)
     for fact in loop.facts(read, start, low, high, end, of):
         read.facts.append(read.on_path(fact))

@@ -83,8 +83,8 @@ STEPS: dict[str, tuple[str, str, Step]] = {
     "evict-blocks": ("pool", "call evict_blocks", _evict),
     "reset-prefix-cache": ("pool", "call reset_prefix_cache", _reset),
     "record-for-zeroing": ("stage 3", "step take", _record),
-    "add-request": ("caller", "call add_request", _add_request),
-    "complete": ("caller", "call complete", _complete),
+    "add-request-step": ("caller", "call add_request", _add_request),
+    "complete-step": ("caller", "call complete", _complete),
 }
 """The steps without a loop, each with the stage it belongs to and its witness."""
 
@@ -214,10 +214,13 @@ def arithmetic_lemmas(kind: str, rules: Rules) -> Iterator[Obligation]:
         arithmetic.next_block(n),
         arithmetic.sum_of_parts(a, b),
         arithmetic.blocks_before(n, a),
+        arithmetic.keeps_sign(a),
         *arithmetic.pigeonhole_by_induction(),
     ):
         goal = claim.goal()
-        known = tuple(arithmetic.definitions(goal))
+        x, y = claim.values() if claim.arity == 2 else (n, a) if claim.name == "blocks-before" else (a, b)
+        signs = (arithmetic.keeps_sign(d).goal() for d in arithmetic.compared(claim.name, x, y))
+        known = (*arithmetic.definitions(goal), *signs)
         yield Obligation(f"arithmetic: {claim.name}", claim.statement, kind, "arithmetic", "", known, goal)
     counted = z3.Function("count", z3.IntSort(), z3.IntSort())
     low, high = z3.Ints("low high")
