@@ -11,6 +11,8 @@ import signal
 import sys
 import threading
 
+from slotproof.proofs.output.errors import is_interrupt
+
 
 def watch() -> None:
     """From now on SIGTERM interrupts as SIGINT does, in this process and in none that it forks."""
@@ -37,7 +39,7 @@ def _forget() -> None:
 
 def _once_more(ignored: sys.UnraisableHookArgs) -> None:
     """An interrupt during a finalizer, of which Z3's terms have many, is ignored: it comes once more."""
-    if issubclass(ignored.exc_type, KeyboardInterrupt):
+    if ignored.exc_value is not None and is_interrupt(ignored.exc_value):
         again = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
         again.daemon = True
         again.start()

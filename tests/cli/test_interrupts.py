@@ -198,11 +198,12 @@ def test_the_matrix_keeps_the_rules_that_are_known(
 
 SWALLOWED = """
 import time
+from ctypes import ArgumentError
 from slotproof.proofs.cli import main as cli
 
 class Term:
     def __del__(self):
-        raise KeyboardInterrupt
+        raise {error}
 
 def work(*_, **__):
     Term()
@@ -213,6 +214,8 @@ cli.main()
 """
 
 
-def test_an_interrupt_that_a_finalizer_swallowed_comes_again() -> None:
-    done = subprocess.run([sys.executable, "-c", SWALLOWED], capture_output=True, text=True, timeout=15)
+@pytest.mark.parametrize("error", ["KeyboardInterrupt", 'ArgumentError("argument 1: KeyboardInterrupt: ")'])
+def test_an_interrupt_that_a_finalizer_swallowed_comes_again(error: str) -> None:
+    program = SWALLOWED.format(error=error)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=15)
     assert (done.returncode, done.stderr) == (130, "slotproof: interrupted\n")
