@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+import z3
+
 from slotproof.model.language.algebra import Bool, Int, both, either, ite, negate
 from slotproof.model.language.state import LOADING, PREEMPTED, RUNNING, WAITING, State
 from slotproof.model.scheduling.worker import is_written
@@ -22,6 +24,8 @@ MAX_WORDS = 500
 """Names, numbers and signs of an expression, at most."""
 MAX_DEPTH = 40
 """Brackets, signs and `not`s within one another, at most: each is some calls deep in Python."""
+MAX_DIGITS = 18
+"""Digits of a number, at most."""
 SHOWN = 80
 """Characters of an expression that a message shows."""
 
@@ -210,7 +214,8 @@ class _Parser:
 
         def compared(s: State) -> Bool:
             x, y = a(s), b(s)
-            return compare(x.top * y.bottom, y.top * x.bottom)
+            left, right = _times(x.top, y.bottom), _times(y.top, x.bottom)
+            return compare(*_widened(max(_bits(left), _bits(right)), left, right))
 
         return _Part(left.position, truth=compared)
 
@@ -242,6 +247,8 @@ class _Parser:
             return _Part(position, number=_added(lambda s: Number(0), a, -1))
         if token[:1].isdigit():
             self.next += 1
+            if len(token) > MAX_DIGITS:
+                raise self.error(position, f"too long a number: {MAX_DIGITS} digits are the most")
             value = Fraction(token)
             return _Part(position, number=lambda s: Number(value.numerator, value.denominator))
         if token in NUMBERS:
@@ -277,7 +284,9 @@ def _joined(operator: Callable[..., Bool], a: Truth, b: Truth) -> Truth:
 def _added(a: Quantity, b: Quantity, sign: int) -> Quantity:
     def added(s: State) -> Number:
         x, y = a(s), b(s)
-        return Number(x.top * y.bottom + sign * y.top * x.bottom, x.bottom * y.bottom)
+        left, right = _times(x.top, y.bottom), _times(y.top, sign * x.bottom)
+        wide = _widened(max(_bits(left), _bits(right)) + 1, left, right)
+        return Number(wide[0] + wide[1], x.bottom * y.bottom)
 
     return added
 
@@ -285,6 +294,22 @@ def _added(a: Quantity, b: Quantity, sign: int) -> Quantity:
 def _multiplied(a: Quantity, b: Quantity) -> Quantity:
     def multiplied(s: State) -> Number:
         x, y = a(s), b(s)
-        return Number(x.top * y.top, x.bottom * y.bottom)
+        return Number(_times(x.top, y.top), x.bottom * y.bottom)
 
     return multiplied
+
+
+def _times(a: Int, b: Int) -> Int:
+    a, b = _widened(_bits(a) + _bits(b), a, b)
+    return a * b
+
+
+def _bits(number: Int) -> int:
+    """Binary digits that hold it, with its sign."""
+    return number.size() if isinstance(number, z3.BitVecRef) else int(number).bit_length() + 1
+
+
+def _widened(bits: int, *numbers: Int) -> list[Int]:
+    """The same numbers, where they are bit-vectors so wide that what is worked out from them fits: none may
+    wrap around."""
+    return [z3.SignExt(bits - n.size(), n) if isinstance(n, z3.BitVecRef) else n for n in numbers]

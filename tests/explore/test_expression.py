@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from slotproof.model.language.rules import Rules
 from slotproof.model.running import Running
+from slotproof.proofs.explore.bounded import Bounds, reaches, search
+from slotproof.proofs.explore.explore import engines
 from slotproof.proofs.explore.expression import (
     MAX_DEPTH,
     MAX_WORDS,
@@ -109,3 +112,25 @@ def test_every_listed_name_can_be_used(running: Running, name: str) -> None:
     text = name if name in NUMBERS else f"{name}(r0)"
     truths = ("waiting", "loading", "running", "preempted")
     assert parse(text if name in truths else f"{text} >= 0", 2)(running.state) in (True, False)
+
+
+@pytest.mark.parametrize(
+    ("text", "reached"),
+    [
+        ("free * 1000 > 3000", True),
+        ("free == 1028", False),
+        ("free + 1024 == 4", False),
+        ("free - 1020 - 1020 > 0", False),
+        ("usage * 1000000 + 0.5 > 0", True),
+        ("-free * free * free * free < -200", True),
+        ("free * 99999999999999999 == 399999999999999996", True),
+    ],
+)
+def test_no_number_wraps_around_where_z3_looks(text: str, reached: bool) -> None:
+    found = search(engines("full"), Rules(), reaches(parse(text, 1)), Bounds(requests=1, calls=1))
+    assert (found.calls is not None) is reached
+
+
+def test_a_number_has_an_end() -> None:
+    with pytest.raises(ExpressionError, match="character 9: too long a number: 18 digits are the most"):
+        parse(f"free == {'1' * 5000}", 1)
