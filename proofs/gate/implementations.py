@@ -59,7 +59,9 @@ def _load_named(module: str, attribute: str) -> Factory:
     name = f"--impl {module}:{attribute}"
     try:
         found = importlib.import_module(module)
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         raise UserError(f"{name}: {module} cannot be imported: {error_line(error)}") from None
     try:
         factory: Factory = reduce(getattr, attribute.split("."), found)  # type: ignore[assignment]

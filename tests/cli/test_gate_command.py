@@ -7,10 +7,12 @@ import json
 import shlex
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from rich.console import Console
 
 from slotproof.impl.protocol import Config
 from slotproof.proofs.cli.main import run
@@ -76,6 +78,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A current folder with a user's module in it."""
     (tmp_path / "mine.py").write_text(ALLOCATORS)
     (tmp_path / "quits.py").write_text("import sys\nsys.exit('bye')")
+    (tmp_path / "stops.py").write_text("class Stop(BaseException): pass\nraise Stop('here')")
     (tmp_path / "marked.json").write_bytes(codecs.BOM_UTF8 + b"{}")
     (tmp_path / "broken_module.py").write_text("import nothing_of_this_name")
     monkeypatch.chdir(tmp_path)
@@ -139,6 +142,19 @@ def test_coverage_is_told_in_a_pipe_too(capsys: pytest.CaptureFixture[str]) -> N
     rows = dict(line.rsplit(maxsplit=1) for line in told[more + 1 :])
     assert rows["  refused: stage 0"] == "0"
     assert len({len(line) for line in told[more + 1 :]}) == 1
+
+
+@pytest.mark.parametrize(("calls", "interrupted"), [(9, False), (9, True), (0, True), (0, False)])
+def test_a_terminal_is_told_the_coverage_of_a_whole_campaign_alone(
+    calls: int, interrupted: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = gate.Report(
+        ["call: finish"], calls, coverage=Counter({"call: finish": 7}), interrupted=interrupted
+    )
+    monkeypatch.setattr(gate, "campaign", lambda *_, **__: report)
+    monkeypatch.setattr(Console, "is_terminal", True)
+    slotproof("gate", "--impl", MODEL)
+    assert ("  call: finish         7\n" in capsys.readouterr().out) is (calls > 0 and not interrupted)
 
 
 def test_a_difference_comes_before_the_coverage(capsys: pytest.CaptureFixture[str]) -> None:
@@ -238,6 +254,7 @@ USAGE: dict[str, tuple[list[str], str]] = {
     "no module": (["gate", "--impl", "nowhere:f"], "nowhere cannot be imported: ModuleNotFoundError"),
     "a module that fails": (["gate", "--impl", "broken_module:f"], "No module named 'nothing_of_this_name'"),
     "a module that quits": (["gate", "--impl", "quits:f"], "quits cannot be imported: SystemExit: bye"),
+    "a module that stops": (["gate", "--impl", "stops:f"], "stops:f: stops cannot be imported: Stop: here"),
     "no attribute": (["gate", "--impl", "mine:nothing"], "mine has no nothing"),
     "no factory": (["gate", "--impl", "mine:number"], "it is no factory"),
     "a factory that raises": (

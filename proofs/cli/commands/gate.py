@@ -88,7 +88,7 @@ EXITS = {
 @click.option(
     "--coverage",
     is_flag=True,
-    help="Say how often each row was reached; a terminal is told if there is no difference.",
+    help="Say how often each row was reached; a terminal is told if all calls agree.",
 )
 @click.option("--junit", type=click.Path(path_type=Path), help="Write a JUnit report for CI.")
 @options.json_file
@@ -158,7 +158,8 @@ def gate(
                     progress=progress,
                 )
     console, drawn = outputs.console(), None if exhaustive else seed
-    coverage = coverage or (console.is_terminal and report.failure is None)
+    compared = report.calls and report.failure is None and not report.interrupted
+    coverage = coverage or bool(console.is_terminal and compared)
     how = {"--compare": compare, "--ignore": ignore, "--device": device, "--patience": patience}
     again, more = (
         command_line(
