@@ -191,8 +191,12 @@ class Scheduler:
                 preempted = True
                 victim = self._preempt_lowest(step)
                 if victim is request:
-                    return True
+                    break
                 index = self.running.index(request)
+            if not result.granted:
+                # The next one is at `index` now. 0.32.0 ends the pass here, though those behind have a higher
+                # priority, and may have slots.
+                continue
             known = request.num_tokens + request.num_output_placeholders
             num_drafts = max(0, request.num_computed_tokens + num_new - known)
             step.add(_scheduled(request, num_new, num_drafts, result.new_blocks))

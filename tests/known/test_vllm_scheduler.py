@@ -152,6 +152,20 @@ def test_a_victim_of_the_pass_that_scheduled_it_leaves_hashes_of_what_nobody_wro
     assert (resumed.req_ids, resumed.num_computed_tokens) == (["v"], [6])
 
 
+def test_a_request_that_preempts_itself_ends_the_pass_for_those_behind_it(make: Make) -> None:
+    scheduler = make(3, 4, policy="priority")
+    come(scheduler, "a", 3, priority=2)
+    answer(scheduler, scheduler.schedule())
+    behind = come(scheduler, "b", 1, priority=1)
+    output = scheduler.schedule()
+    assert output.num_scheduled_tokens == {"a": 1, "b": 1}
+    answer(scheduler, output)
+    output = scheduler.schedule()  # the fifth token of "a" needs a block
+    assert (output.preempted_req_ids, output.num_scheduled_tokens) == ({"a"}, {})
+    assert (behind.status.name, behind.num_tokens, behind.num_computed_tokens) == ("RUNNING", 2, 1)
+    assert len(scheduler.kv_cache_manager.get_blocks("b").blocks[0]) == 1  # room for four tokens
+
+
 def test_a_padded_decode_that_the_threshold_cuts_stops_the_scheduler(make: Make) -> None:
     scheduler = make(8, 4, drafts=1, long_prefill_token_threshold=1)
     come(scheduler, "a", 1)

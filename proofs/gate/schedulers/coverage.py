@@ -62,6 +62,7 @@ _ROWS: dict[str, Possible] = {
     **{f"preempted: {policy}": lambda _: True for policy in _POLICIES},
     "preempted: the request that asks": lambda _: True,
     "preempted: a request with a step in flight": lambda s: s.steps_in_flight > 1,
+    "preempted: a request with a sampled token in flight": lambda s: s.steps_in_flight > 1,
     "preempted: a request that the step had already": lambda _: True,
     "preempted: what it would have written is unpublished": lambda s: s.scheduler.unpublish,
     **{
@@ -82,7 +83,8 @@ _ROWS: dict[str, Possible] = {
     "load: asynchronous": lambda s: s.has_connector,
     "load: two at once": lambda s: s.has_connector,
     "load: arrives for a request that was aborted": lambda s: s.has_connector,
-    "reset: running requests are preempted": lambda _: True,
+    "reset: running requests are preempted, no step in flight": lambda _: True,
+    "reset: running requests are preempted, with a step in flight": lambda s: s.steps_in_flight > 1,
 }
 
 
@@ -135,6 +137,8 @@ class Coverage:
             self.rows["preempted: a request that the step had already"] += 1
         elif before.in_flight(request) > 0:
             self.rows["preempted: a request with a step in flight"] += 1
+            if before.computed(request) >= before.num_tokens(request):
+                self.rows["preempted: a request with a sampled token in flight"] += 1
 
     def step(self, output: SchedulerOutput, runner: ModelRunner, in_flight: int) -> None:
         """A step has run."""
@@ -178,7 +182,10 @@ class Coverage:
         """Loads have arrived."""
         self.rows["load: arrives for a request that was aborted"] += len(self._aborted & set(requests))
 
-    def reset(self, reset_running_requests: bool) -> None:
+    def reset(self, reset_running_requests: bool, s: State, alive: Iterable[int]) -> None:
         """The prefix cache is about to be reset."""
-        if reset_running_requests:
-            self.rows["reset: running requests are preempted"] += 1
+        running = [r for r in alive if s.status(r) == RUNNING]
+        if reset_running_requests and running:
+            in_flight = any(s.in_flight(r) > 0 for r in running)
+            steps = "with a step" if in_flight else "no step"
+            self.rows[f"reset: running requests are preempted, {steps} in flight"] += 1

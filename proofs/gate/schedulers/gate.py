@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -39,6 +40,7 @@ from slotproof.proofs.gate.compare import (
 from slotproof.proofs.gate.gate import Progress, Report, interruptible
 from slotproof.proofs.gate.oracle import Expectation, expect
 from slotproof.proofs.gate.schedulers.coverage import Coverage, schedule_rows
+from slotproof.proofs.gate.schedulers.work import Work
 from slotproof.proofs.gate.schedulers.workload import LIVE_REQUESTS, Setup, Workload, setups
 from slotproof.proofs.gate.trial import Failure
 from slotproof.proofs.output.words import counted, error_line
@@ -141,6 +143,7 @@ def campaign(
     device: str = "cpu",
     make_worker: MakeWorker = Worker,
     engines: tuple[Setup, ...] | None = None,
+    known: Counter[str] | None = None,
     progress: Progress = lambda report: None,
 ) -> ScheduleReport:
     """Workload after workload, until `steps` steps have been scheduled. The first failure ends it.
@@ -152,6 +155,7 @@ def campaign(
         device: where the KV cache lives, "cpu" or "cuda".
         make_worker: makes the worker from its KV cache and max_model_len.
         engines: the engines to take turns; `setups(seed)` if not given.
+        known: counts work that is withheld as KNOWN.md tells of it; None where that is no excuse.
         progress: sees the report after every workload.
     """
     engines = setups(seed) if engines is None else engines
@@ -160,7 +164,8 @@ def campaign(
     with interruptible(report):
         while report.steps < steps and report.failure is None:
             setup = engines[report.sequences % len(engines)]
-            episode = Episode(setup, make, make_worker, seed * 1_000_003 + report.sequences, device)
+            of = seed * 1_000_003 + report.sequences
+            episode = Episode(setup, make, make_worker, of, device, known=known)
             report.failure = episode.run(min(EPISODE, steps - report.steps))
             report.steps += episode.steps
             report.calls += len(episode.story)
@@ -182,6 +187,7 @@ class Episode:
         seed: int,
         device: str = "cpu",
         dtype: torch.dtype = torch.float32,
+        known: Counter[str] | None = None,
     ) -> None:
         random = Random(seed)
         config = setup.config
@@ -191,6 +197,7 @@ class Episode:
         self.story: list[Expectation] = []
         self.steps = 0
         self.coverage = Coverage(setup)
+        self.work = Work(setup, known)
         self._keys = KeyMatch()
         lookahead = setup.scheduler.num_lookahead_tokens
         draft_layers = _DRAFT_LAYERS if lookahead else 0
@@ -241,6 +248,7 @@ class Episode:
     def step(self) -> None:
         """Schedule a step, run it, and answer some that are in flight."""
         self.coverage.step_begins()
+        self.work.step_begins(self.alive, self.model.state)
         self.oracle.step = self.steps + 1
         with _answers():
             output = self.scheduler.schedule()
@@ -248,6 +256,8 @@ class Episode:
         if output.new_block_ids_to_zero != self._to_zero:
             found = list_difference("blocks to zero", self._to_zero, output.new_block_ids_to_zero)
             raise _Disagreement([found])
+        if withheld := self.work.withheld(output, self.model.state):
+            raise _Disagreement(withheld)
         self._in_flight.append((output, self.runner.execute(output)))
         self.coverage.step(output, self.runner, len(self._in_flight))
         self.oracle.check()
@@ -258,8 +268,11 @@ class Episode:
     def _answer(self) -> None:
         output, answer = self._in_flight.pop(0)
         self.coverage.answer(output, self.model.state)
+        due = self.work.due(answer, self.model.state)
         with _answers():
             self.scheduler.update_from_output(output, answer)
+        if lost := list(self.work.lost(due, self.model.state)):
+            raise _Disagreement(lost)
 
     def _disturb(self) -> None:
         """Between two steps: loads arrive, requests come and are aborted, the prefix cache is reset."""
@@ -267,6 +280,7 @@ class Episode:
         self._arrivals()
         while len(self.alive) < LIVE_REQUESTS and workload.one_in(2.5):
             arrival = workload.arrival()
+            self.work.arrives(self._num_requests, arrival)
             with _answers():
                 self.scheduler.add_request(self._num_requests, **vars(arrival))
             self._num_requests += 1
@@ -278,7 +292,7 @@ class Episode:
                 self.scheduler.finish_requests((request,))
         if workload.one_in(40):
             reset_running = workload.one_in(2) and not self.runner.loading
-            self.coverage.reset(reset_running)
+            self.coverage.reset(reset_running, self.model.state, self.alive)
             with _answers():
                 self.scheduler.reset_prefix_cache(reset_running)
 
@@ -306,3 +320,4 @@ class Episode:
             self._to_zero = result.new_blocks
         self.oracle.observe(call, result, snapshot)
         self.coverage.call(e)
+        self.work.call(call, result)

@@ -39,7 +39,8 @@ def vllm_campaign(
     """`campaign` on vLLM's scheduler.
 
     Where KNOWN.md tells that it publishes what nobody writes, that is counted, and undone, so that the
-    campaign goes on: the blocks lose their hashes (`SchedulerConfig.unpublish`).
+    campaign goes on: the blocks lose their hashes (`SchedulerConfig.unpublish`). Where it tells that a pass
+    ends early, that is counted.
 
     Args:
         accept_known: Whether such a count is no failure.
@@ -58,6 +59,7 @@ def vllm_campaign(
         seed=seed,
         device=device,
         engines=vllm_setups(seed) if engines is None else engines,
+        known=known,
         progress=progress,
     )
     report.known, report.known_is_accepted = known, accept_known

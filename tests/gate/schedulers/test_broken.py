@@ -291,6 +291,31 @@ class SchedulesBeforeTheLoadArrives(Forgetful):
         return super()._is_ready(request)
 
 
+class Withholds(Scheduler):
+    """The last of several running requests is passed over."""
+
+    def _schedule_running(self, step: Any) -> bool:
+        last = self.running.pop() if len(self.running) > 1 else None
+        preempted = super()._schedule_running(step)
+        if last is not None:
+            self.running.append(last)
+        return preempted
+
+
+class LosesATokenOfEachAnswer(Scheduler):
+    """What the last of several accepted drafts brought does not reach its request."""
+
+    def update_from_output(self, output: SchedulerOutput, answer: ModelRunnerOutput) -> None:
+        fewer = {request: tokens[:1] for request, tokens in answer.sampled.items()}
+        super().update_from_output(output, structs.replace(answer, sampled=fewer))
+
+
+class EndsATokenEarly(Scheduler):
+    def add_request(self, request_id: int, tokens: Any, **how: Any) -> None:
+        fewer = max(1, how.pop("max_tokens") - 1)
+        super().add_request(request_id, tokens, max_tokens=fewer, **how)
+
+
 SCHEDULERS: list[tuple[type[Scheduler], Setup]] = [
     (KeepsTheVictimInTheStep, PRIORITY),
     (FreesTheBlocksOfALoad, LOADS),
@@ -334,3 +359,28 @@ def test_what_leaves_a_step_must_be_unpublished() -> None:
     assert "held by nobody" in story.field
     assert "published with positions" in story.got
     assert "released by preempt" in story.got
+
+
+OWED: list[tuple[type[Scheduler], Setup, str]] = [
+    (
+        Withholds,
+        PLAIN,
+        r"work-withheld: expected request \d+ in the step, got none: it has \d+ tokens? of budget",
+    ),
+    (
+        LosesATokenOfEachAnswer,
+        ASYNC,
+        r"work-lost: expected request \d+ to have \d+ tokens, got \d+: what was",
+    ),
+    (EndsATokenEarly, PLAIN, r"work-lost: expected request \d+ to have \d+ tokens, got \d+: "),
+]
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "setup", "line"), OWED, ids=lambda value: getattr(value, "__name__", "")
+)
+def test_a_scheduler_that_owes_its_requests_is_found(
+    scheduler: type[Scheduler], setup: Setup, line: str
+) -> None:
+    found = failure(setup, make=making(scheduler)).differences[0].line
+    assert re.match(line, found), found

@@ -21,8 +21,9 @@ from slotproof.impl.vllm.calls import REBORN, UNWRITTEN
 from slotproof.impl.vllm.engine import max_in_flight_tokens
 from slotproof.proofs.cli.main import run
 from slotproof.proofs.gate.gate import Verdict
-from slotproof.proofs.gate.schedulers.gate import Episode, ScheduleReport
+from slotproof.proofs.gate.schedulers.gate import Episode, ScheduleReport, campaign
 from slotproof.proofs.gate.schedulers.vllm import vllm_campaign, vllm_scheduler, vllm_setups
+from slotproof.proofs.gate.schedulers.work import WITHHELD
 from slotproof.proofs.gate.schedulers.workload import Setup, setups
 from slotproof.proofs.gate.trial import Failure
 
@@ -91,7 +92,7 @@ def test_only_vllms_scheduler_has_known_cases(capsys: pytest.CaptureFixture[str]
 
 def test_every_known_case_is_a_section() -> None:
     text = (Path(__file__).parents[3] / "KNOWN.md").read_text()
-    assert f"## {UNWRITTEN}\n" in text
+    assert all(f"## {section}\n" in text for section in (UNWRITTEN, WITHHELD))
 
 
 def test_vllm_is_put_through_every_kind_of_workload() -> None:
@@ -166,6 +167,14 @@ def test_what_is_known_is_counted() -> None:
         report.known[UNWRITTEN] == report.coverage["preempted: what it would have written is unpublished"] > 0
     )
     assert vllm_campaign(steps=600, seed=3, engines=(PLAIN,)).known == {}
+
+
+@pytest.mark.vllm
+def test_a_pass_that_ends_early_is_counted_where_it_is_known_and_found_where_it_is_not() -> None:
+    assert vllm_campaign(steps=STEPS, seed=3, engines=(PRIORITY,)).known[WITHHELD] > 0
+    report = campaign(partial(vllm_scheduler, Counter()), steps=STEPS, seed=3, engines=(PRIORITY,))
+    assert report.failure is not None
+    assert report.failure.differences[0].field == "work-withheld"
 
 
 Break = Callable[[pytest.MonkeyPatch], None]
@@ -267,6 +276,32 @@ def asks_for_no_lookahead(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Scheduler, "schedule", without)
 
 
+def passes_over_the_last(patch: pytest.MonkeyPatch) -> None:
+    from vllm.v1.core.sched.scheduler import Scheduler
+
+    schedule = Scheduler.schedule
+
+    def without(self: Any, *of: Any) -> Any:
+        last = self.running.pop() if len(self.running) > 1 else None
+        output = schedule(self, *of)
+        self.running += [] if last is None else [last]
+        return output
+
+    patch.setattr(Scheduler, "schedule", without)
+
+
+def loses_a_token(patch: pytest.MonkeyPatch) -> None:
+    from vllm.v1.core.sched.scheduler import Scheduler
+
+    update = Scheduler.update_from_output
+
+    def fewer(self: Any, output: Any, answer: Any) -> Any:
+        answer.sampled_token_ids = [tokens[:1] for tokens in answer.sampled_token_ids]
+        return update(self, output, answer)
+
+    patch.setattr(Scheduler, "update_from_output", fewer)
+
+
 def forgets_the_salt(patch: pytest.MonkeyPatch) -> None:
     from vllm.v1.core import kv_cache_utils
 
@@ -292,6 +327,8 @@ BROKEN: list[tuple[Break, Setup, str]] = [
     (names_new_blocks_backwards, PLAIN, "slot 0 of block 1, entry 0 of request 0"),
     (forgets_to_name_new_blocks, PLAIN, "slot "),
     (frees_the_blocks_of_a_load, LOADS, "AssertionError"),
+    (passes_over_the_last, PLAIN, "work-withheld: expected request "),
+    (loses_a_token, DRAFTS, "work-lost: expected request "),
     (asks_for_no_lookahead, ASYNC, "enough-slots: request "),
     (forgets_the_salt, PLAIN, "result.hits: expected none"),
     (frees_the_head_first, PLAIN, "free_queue: "),

@@ -106,6 +106,17 @@ def test_a_request_alone_preempts_itself() -> None:
     assert (output.preempted, output.scheduled) == ((0,), ())
 
 
+def test_those_behind_a_request_that_preempts_itself_run() -> None:
+    """Request 0 needs a second block for its fifth token; request 1 has slots."""
+    bench = Bench(num_blocks=3, policy=PRIORITY, scheduler_reserve_full_isl=False)
+    bench.add(0, 3, priority=2)
+    bench.step()
+    bench.add(1, 1, priority=1)
+    assert bench.step() == {0: 1, 1: 1}
+    output = bench.schedule()
+    assert (output.preempted, amounts(output)) == ((0,), {1: 1})
+
+
 @pytest.mark.parametrize("unpublish", [True, False])
 def test_priority_may_take_back_what_the_step_has(unpublish: bool) -> None:
     """The victim's 8th token fills a block; it leaves the step, and the block its hash."""
