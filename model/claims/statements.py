@@ -47,7 +47,7 @@ STATEMENTS = {
         Statement(
             "refusal-leaves-no-trace",
             "allocate_slots returns None: nothing has changed but stage 1's releases, and the free count "
-            "has not fallen",
+            "has not fallen; refused at stage 0, nothing has; nor has it by a cache reset that is refused",
         ),
         Statement(
             "no-rollback",
@@ -175,6 +175,19 @@ def _refused_pool(s: State, r: Int, ask: Ask, o: Outcome, b: Int) -> Part:
         t.to_zero(b) == s.to_zero(b),
     )
     return Part(negate(o.granted), same)
+
+
+def _at_once(s: State, r: Int, ask: Ask, o: Outcome, b: Int) -> Part:
+    a, t = o.answer, o.state
+    assert a is not None
+    queue = both(t.num_free == s.num_free, t.rank(b) == s.rank(b), t.ref_cnt(b) == s.ref_cnt(b))
+    return Part(negate(a.fits), both(negate(o.granted), t.first(r) == s.first(r), queue))
+
+
+def _reset_refused(s: State, r: Int, o: Outcome, b: Int) -> Part:
+    t = o.state
+    same = both(t.block_hash(b) == s.block_hash(b), t.stamp(b) == s.stamp(b), t.rank(b) == s.rank(b))
+    return Part(negate(o.granted), both(s.num_held > 0, same))
 
 
 def _exact(s: State, r: Int, ask: Ask, o: Outcome) -> Part:
@@ -344,6 +357,8 @@ CHECKS = (
     *PROGRESS,
     check("stage 2", "allocate", "refusal-leaves-no-trace", "requests-unchanged", "request index", _refusal),
     check("stage 2", "allocate", "refusal-leaves-no-trace", "pool-unchanged", "block", _refused_pool),
+    check("stage 0", "allocate", "refusal-leaves-no-trace", "stage-0-is-no-trace", "block", _at_once),
+    check("pool", "other", "refusal-leaves-no-trace", "refused-reset-keeps-hashes", "block", _reset_refused),
     check("stage 2", "allocate", "exact-count", "count-is-exact", "", _exact),
     check("stage 3", "allocate", "enough-slots", "slots-are-there", "", _enough),
     check("stage 2", "allocate", "boundary-only", "one-block-a-boundary", "", _boundary),

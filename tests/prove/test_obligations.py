@@ -16,16 +16,24 @@ import pytest
 import z3
 
 from slotproof.model.claims.check import Part
+from slotproof.model.claims.statements import CHECKS
+from slotproof.model.language.algebra import both
 from slotproof.model.language.engine import Engine
 from slotproof.model.language.rules import Rules
 from slotproof.model.language.state import State
 from slotproof.model.running import Running, Stuck
+from slotproof.model.scheduling import caller
+from slotproof.model.scheduling.caller import Outcome
+from slotproof.model.scheduling.decode_step import Batch, row_contract
+from slotproof.model.system import allocate_slots as slots
 from slotproof.model.system import pool
+from slotproof.model.system.allocate_slots import Ask, allocate_slots
 from slotproof.proofs.prove import arithmetic, prover
-from slotproof.proofs.prove.obligation import Obligation, contradictory
+from slotproof.proofs.prove.obligation import Obligation, contradictory, is_proved
+from slotproof.proofs.prove.obligations import batch as batches
 from slotproof.proofs.prove.obligations import calls
 from slotproof.proofs.prove.obligations.groups import Group, groups
-from slotproof.proofs.prove.symbols import FULL, terms_without_truth
+from slotproof.proofs.prove.symbols import FULL, SLIDING_WINDOW, Symbols, terms_without_truth
 
 KEPT = Path(__file__).parent / "obligations.txt"
 
@@ -105,6 +113,59 @@ def test_what_a_step_is_proved_for_it_requires(step: Callable[[State], State]) -
 
 def test_two_arguments_by_holes_have_pigeons_of_their_own() -> None:
     assert not {str(p) for p in arithmetic.pigeons("a")} & {str(p) for p in arithmetic.pigeons("b")}
+
+
+def stricter_row(s: State, batch: Batch, j: Any) -> Any:
+    r = batch.request(j)
+    return both(row_contract(s, batch, j), s.computed(r) + 1 < s.engine.max_model_len)
+
+
+@pytest.mark.parametrize("entry", [0, 1])
+def test_a_refusal_is_looked_at_from_the_first_live_entry_on(entry: int) -> None:
+    """A check that started one entry late would be proved as well."""
+    s = Running(num_blocks=4, block_size=1, max_model_len=3).state
+    s = s.replace(table=lambda q, i: 1 + i, length=lambda q: 2)
+    t = s.replace(table=lambda q, i: 3 if i == entry else s.table(q, i))
+    refused = Outcome(t, granted=False, answer=allocate_slots(s, 0, Ask(new=2)))
+    check = next(check for check in CHECKS if check.name == "requests-unchanged")
+    held = [check.holds(s, 0, Ask(new=2), refused, 0, i) for i in (0, 1)]
+    assert held == [i != entry for i in (0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("module", "fault", "group", "check"),
+    [
+        (
+            slots,
+            {"remove_skipped_blocks": lambda s, r, n: s.replace(first=lambda q: s.first(q) + 1)},
+            "allocate",
+            "stage-0-is-no-trace",
+        ),
+        (
+            caller,
+            {"reset_prefix_cache": lambda s: s.replace(block_hash=lambda b: 0)},
+            "reset_prefix_cache",
+            "refused-reset-keeps-hashes",
+        ),
+        (batches, {"row_contract": stricter_row}, "batch", "contract-asks-no-more"),
+    ],
+)
+def test_a_fault_that_only_the_gate_saw_is_not_proved(
+    module: Any, fault: dict[str, Any], group: str, check: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind = SLIDING_WINDOW if module is slots else FULL
+    of_group = next(g for g in groups((kind,)) if g.name == group)
+
+    def unproved() -> set[str]:
+        found = (o for o in of_group.build(Rules()) if o.name.endswith(f": {check}"))
+        return {o.name.split(": ")[1] for o in found if not is_proved(o)}
+
+    assert unproved() == set()
+    for name, replacement in fault.items():
+        monkeypatch.setattr(module, name, replacement)
+    if module is slots:  # the release no longer waits for stage 0
+        monkeypatch.setattr(Symbols, "when", lambda read, condition, then, otherwise: then())
+    assert unproved() == {check}
 
 
 def test_a_hint_that_is_false_makes_its_proofs_vacuous(monkeypatch: pytest.MonkeyPatch) -> None:

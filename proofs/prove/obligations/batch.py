@@ -14,7 +14,7 @@ import z3
 from slotproof.model.claims.invariants import LEDGER, STEPWISE
 from slotproof.model.language.algebra import both, implies, ite, minimum, within
 from slotproof.model.language.rules import Rules
-from slotproof.model.language.state import FIELDS, FUNCTIONS, State
+from slotproof.model.language.state import FIELDS, FUNCTIONS, RUNNING, State
 from slotproof.model.scheduling.caller import allocate, allocate_contract
 from slotproof.model.scheduling.decode_step import (
     Batch,
@@ -52,6 +52,7 @@ def batch(kind: str, rules: Rules) -> Iterator[Obligation]:
     before = decode_step(s, rows.first(k))
     legal = tuple(_invariants(before))
     read.assume(*_arithmetic(s, r))
+    yield _obligation("one row", _asks_no_more(s, rows), kind, read)
     for name, holds in allocate_contract(before, r, Ask(new=1)).items():
         claim = Claim(name, STATEMENT, 0, lambda holds=holds: holds)
         yield _obligation("one row more", claim, kind, read, *legal)
@@ -72,6 +73,20 @@ def batch(kind: str, rules: Rules) -> Iterator[Obligation]:
         known = _where_hashed(outcome.answer, r, b)
         yield _obligation("one row more, block kept", claim, kind, read, z3.Not(s.is_free(b)), *known)
         yield _obligation("one row more, block free", claim, kind, read, s.is_free(b), *known)
+
+
+def _asks_no_more(s: State, rows: Batch) -> Claim:
+    """A row asks of its request what a call asks that is made for it alone, and that its full blocks are
+    hashed; no more."""
+
+    def enough(j: Any) -> Any:
+        r = rows.request(j)
+        call = both(s.status(r) == RUNNING, *allocate_contract(s, r, Ask(new=1)).values())
+        final = s.engine.full_blocks(minimum(s.computed(r), s.num_tokens(r)))
+        hashed = implies(s.engine.enable_caching, s.num_cached(r) == final)
+        return implies(both(call, hashed, rows.row(r) == j), row_contract(s, rows, j))
+
+    return Claim("contract-asks-no-more", STATEMENT, 1, enough)
 
 
 def _one_row(s: State, before: State, answer: Answer, r: Any) -> dict[str, Any]:
