@@ -15,23 +15,39 @@ from typing import Protocol, TypeAlias
 import msgspec
 
 
+class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One attention group."""
+
+    block_size: int
+    """Tokens (slots) in a block."""
+    sliding_window: int | None = None
+    """Tokens an attention window spans; None is full attention."""
+
+
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One pool, one attention group. Counts are blocks or tokens as named."""
+    """One pool and its attention groups. Counts are blocks or tokens as named."""
 
     num_blocks: int
     """Blocks in the pool, the null block included."""
     block_size: int
-    """Tokens (slots) in a block."""
+    """Tokens (slots) in a block of the first group."""
     max_model_len: int
     """Tokens a request may ever have."""
     sliding_window: int | None = None
-    """Tokens an attention window spans; None is full attention."""
+    """Tokens the first group's attention window spans; None is full attention."""
+    groups: tuple[Group, ...] = ()
+    """The groups after the first."""
     enable_caching: bool = True
     """Whether full blocks are hashed and looked up."""
     watermark_blocks: int = 0
     """Blocks kept free when a waiting or preempted request is admitted beside others."""
     max_in_flight_tokens: int = 1 << 30
     """Most tokens of one request scheduled and not yet settled (caps the admission of windows)."""
+
+    @property
+    def all_groups(self) -> tuple[Group, ...]:
+        """Every group, the first too."""
+        return (Group(block_size=self.block_size, sliding_window=self.sliding_window), *self.groups)
 
 
 class AddRequest(
@@ -154,9 +170,10 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     granted: bool = True
     """`allocate`: slots were granted. `reset_prefix_cache`: the cache was reset."""
     hits: tuple[int, ...] = ()
-    """`allocate`: blocks the lookup found, by block-table index, 0 for skipped ones."""
+    """`allocate`: blocks the lookup found, by block-table index, 0 for skipped ones; group after group."""
     new_blocks: tuple[int, ...] = ()
-    """`allocate`: the returned new blocks, in order. `take_new_block_ids`: the blocks to zero, in order."""
+    """`allocate`: the returned new blocks, in order. `take_new_block_ids`: the blocks to zero, in order. Both
+    group after group."""
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -171,11 +188,11 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Key by block, None for none. Only whether two keys are equal means anything, within a
     snapshot and between snapshots."""
     tables: dict[int, tuple[int, ...]] = {}
-    """Block table by request, of requests that hold at least one entry."""
+    """Block tables with at least one entry, by row: request * number of groups + group."""
     usage: float = 0.0
     """`usage` as the implementation reports it."""
     to_zero: tuple[int, ...] = ()
-    """Blocks recorded for zeroing since the last `take_new_block_ids`."""
+    """Blocks recorded for zeroing since the last `take_new_block_ids`, group after group."""
 
 
 class Allocator(Protocol):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from math import lcm
 from typing import Any
 
 from slotproof.model.language.algebra import Function
 from slotproof.model.language.engine import Engine
+from slotproof.model.language.groups import some_groups
 from slotproof.model.language.rules import Rules
 from slotproof.model.language.state import FUNCTIONS, GHOSTS, HAND, NULL_BLOCK, State, initial
 from slotproof.model.scheduling.caller import ACTIONS, Outcome
@@ -75,12 +77,13 @@ _BY_BLOCK = {
     "block_hash",
     "stamp",
     "held_rank",
-    "writer_request",
+    "writer_row",
     "writer_index",
     "evicted_idle",
     "written",
 }
-_BY_REQUEST = {"length", "first", "num_cached", "status", "num_tokens", "computed", "in_flight", "unwritten"}
+_BY_ROW = {"length", "first", "num_cached"}
+_BY_REQUEST = {"status", "num_tokens", "computed", "in_flight", "unwritten"}
 _OUTSIDE: dict[str, Any] = {"rank": -1, "held_rank": -1, "evicted_idle": False}
 
 
@@ -90,8 +93,7 @@ class Integers:
     `watch`, if given, sees the state in which each step begins.
     """
 
-    def __init__(self, block_size: int, num_blocks: int, ghosts: bool) -> None:
-        self.block_size = block_size
+    def __init__(self, num_blocks: int, ghosts: bool) -> None:
         self.num_blocks = num_blocks
         self.ghosts = ghosts
         self.texts: dict[int, Text] = {}
@@ -125,8 +127,11 @@ class Integers:
     def expect(self, statement: str, condition: Callable[[], bool]) -> None:
         pass
 
-    def count(self, low: int, high: int, predicate: Callable[[int], bool]) -> int:
-        return sum(1 for i in range(low, high) if predicate(i))
+    def count(self, low: int, high: int, predicate: Callable[..., bool], *of: int) -> int:
+        return sum(1 for i in range(low, high) if predicate(*of, i))
+
+    def total(self, high: int, amount: Callable[[int], int]) -> int:
+        return sum(amount(i) for i in range(high))
 
     def every(self, low: int, high: int, predicate: Callable[[int], bool]) -> bool:
         return all(predicate(i) for i in range(low, high))
@@ -138,14 +143,14 @@ class Integers:
         found = (b for b in range(1, self.num_blocks) if state.block_hash(b) == key)
         return min(found, key=state.stamp, default=NULL_BLOCK)
 
-    def floor_div(self, tokens: int) -> int:
-        return tokens // self.block_size
+    def floor_div(self, tokens: int, size: int) -> int:
+        return tokens // size
 
-    def ceil_div(self, tokens: int) -> int:
-        return -(-tokens // self.block_size)
+    def ceil_div(self, tokens: int, size: int) -> int:
+        return -(-tokens // size)
 
-    def times(self, blocks: int) -> int:
-        return blocks * self.block_size
+    def times(self, blocks: int, size: int) -> int:
+        return blocks * size
 
     def span(self, request: int, start: int, end: int) -> int:
         tokens = self.texts.get(request, _NOBODY).tokens
@@ -170,8 +175,9 @@ class Integers:
 class Running:
     """The model, run: a state and what its requests are made of.
 
-    Args are the fields of a configuration, in blocks and tokens as in `Engine`. With `ghosts` the
-    ghost fields are kept, so that the invariants can be evaluated.
+    Args are the fields of a configuration, in blocks and tokens as in `Engine`; `block_size` and
+    `sliding_window` are the first group's, `groups` those of the others. With `ghosts` the ghost fields are
+    kept, so that the invariants can be evaluated.
     """
 
     def __init__(
@@ -181,17 +187,20 @@ class Running:
         block_size: int,
         max_model_len: int,
         sliding_window: int | None = None,
+        groups: Sequence[tuple[int, int | None]] = (),
         enable_caching: bool = True,
         watermark_blocks: int = 0,
         max_in_flight_tokens: int = 1 << 30,
         rules: Rules | None = None,
         ghosts: bool = False,
     ) -> None:
-        self.read = Integers(block_size, num_blocks, ghosts)
+        self.read = Integers(num_blocks, ghosts)
+        all_groups = ((block_size, sliding_window), *groups)
         self.engine = Engine(
             num_blocks=num_blocks,
             max_model_len=max_model_len,
-            sliding_window=sliding_window,
+            groups=some_groups(all_groups),
+            scheduler_block_size=lcm(*(size for size, _ in all_groups)),
             enable_caching=enable_caching,
             watermark_blocks=watermark_blocks,
             max_in_flight_tokens=max_in_flight_tokens,
@@ -204,6 +213,12 @@ class Running:
     def requests(self) -> list[int]:
         """Every request that ever arrived, in order."""
         return list(self.read.texts)
+
+    @property
+    def rows(self) -> list[int]:
+        """The rows of every request that ever arrived, in order."""
+        engine = self.engine
+        return [engine.row(r, g) for r in self.read.texts for g in range(engine.groups.num)]
 
     def hits(self, request: int, skip_cache: bool = False) -> Hits:
         """What a lookup finds for the request now."""
@@ -305,12 +320,18 @@ class Running:
     def _domain(self, s: State, field: str) -> Iterable[int]:
         if field in _BY_BLOCK:
             return range(self.read.num_blocks)
+        if field in _BY_ROW:
+            return (HAND, *self.rows)
         if field in _BY_REQUEST:
             return (HAND, *self.read.texts)
-        sizes = {"at": s.num_free, "to_zero": s.num_to_zero, "held": s.num_held}
+        if field == "num_to_zero":
+            return range(self.engine.groups.num)
+        sizes = {"at": s.num_free, "held": s.num_held}
         return range(max(0, sizes[field]))
 
     def _pairs(self, s: State, field: str) -> Iterable[tuple[int, int]]:
         if field in ("table", "slot"):
-            return ((r, i) for r in self.read.texts for i in range(s.length(r)))
+            return ((row, i) for row in self.rows for i in range(s.length(row)))
+        if field == "to_zero":
+            return ((g, j) for g in range(self.engine.groups.num) for j in range(s.num_to_zero(g)))
         return ((b, k) for b in range(self.read.num_blocks) for k in range(s.ref_cnt(b)))

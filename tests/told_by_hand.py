@@ -15,10 +15,12 @@ from slotproof.impl.protocol import (
     EvictBlocks,
     Execute,
     Finish,
+    Group,
     Preempt,
 )
 from slotproof.model.claims.wordings import ALLOWANCES
 from slotproof.model.language.rules import Rules
+from slotproof.proofs.campaign.corpus import CORPUS
 from slotproof.proofs.campaign.stories import Story, tell
 from slotproof.proofs.faults.catalogue import NAMED
 
@@ -97,6 +99,7 @@ TOLD: dict[str, tuple[Config, tuple[Call, ...]]] = {
         engine(num_blocks=4),
         (*IDLE_PAIR, add(1, 1, 1, 2, 2, 3, 3, 4, 4), allocate(1, 4)),
     ),
+    "adopt_all_before_external": CORPUS[0],
     "touch_references": (
         engine(),
         (add(0, 1, 1, 2, 2), allocate(0, 4), add(1, 1, 1, 2, 2, 3), allocate(1, 1)),
@@ -129,10 +132,22 @@ TOLD: dict[str, tuple[Config, tuple[Call, ...]]] = {
         engine(sliding_window=4),
         (add(0, 1, 1, 2, 2), allocate(0, 4), EvictBlocks((1,)), add(1, 1, 1, 2, 2, 3)),
     ),
+    "lookup_agrees_on_a_length": (
+        engine(block_size=1, groups=(Group(block_size=1),)),
+        (add(0, 1, 1), allocate(0, 2), EvictBlocks((3,)), add(1, 1, 1)),
+    ),
+    "lookup_is_aligned": (
+        engine(block_size=1, groups=(Group(block_size=2),)),
+        (add(0, 1, 1), allocate(0, 2), add(1, 1, 1)),
+    ),
     "key_covers_prefix": (engine(), (add(0, 1, 1, 1, 1), allocate(0, 4))),
     "key_covers_salt": (
         engine(),
         (add(0, 1, 1, salt=1), allocate(0, 2), add(1, 1, 1, 2, salt=2), allocate(1, 1)),
+    ),
+    "key_covers_group": (
+        engine(block_size=1, groups=(Group(block_size=1),)),
+        (add(0, 1), allocate(0, 1)),
     ),
     "key_tags_kinds": (
         engine(),

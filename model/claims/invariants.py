@@ -25,6 +25,7 @@ from slotproof.model.language.algebra import (
     within,
 )
 from slotproof.model.language.engine import Engine
+from slotproof.model.language.groups import FULL, SLIDING_WINDOW
 from slotproof.model.language.keys import block_key
 from slotproof.model.language.state import (
     ABSENT,
@@ -38,7 +39,7 @@ from slotproof.model.language.state import (
     State,
 )
 from slotproof.model.scheduling.caller import settled
-from slotproof.model.scheduling.worker import arrives, executed, is_written, writer_holds
+from slotproof.model.scheduling.worker import arrives, end_of, executed, is_written, writer_holds
 from slotproof.model.system.attention.group import skipped_blocks
 
 
@@ -46,8 +47,9 @@ from slotproof.model.system.attention.group import skipped_blocks
 class Invariant:
     """For all values of the variables, `holds(state, *values)`.
 
-    A variable is a "block", a "position" in a queue, a "request" (or the hand), an "index" into a block
-    table, or a "reference" of a block. `triggers` are the terms at which a proof instantiates it.
+    A variable is a "block", a "position" in a queue, a "request", a "group", a "row" of the block tables (the
+    hand too), an "index" into a row, or a "reference" of a block. `triggers` are the terms at which a proof
+    instantiates it.
     """
 
     name: str
@@ -102,12 +104,12 @@ def _rows(s: State, r: Int) -> Bool:
 
 def _entries(s: State, r: Int, i: Int) -> Bool:
     b, k = s.table(r, i), s.slot(r, i)
-    named = both(s.holder_request(b, k) == r, s.holder_index(b, k) == i)
+    named = both(s.holder_row(b, k) == r, s.holder_index(b, k) == i)
     return implies(both(r >= HAND, s.is_live(r, i)), both(s.is_block(b), within(0, k, s.ref_cnt(b)), named))
 
 
 def _references(s: State, b: Int, k: Int) -> Bool:
-    r, i = s.holder_request(b, k), s.holder_index(b, k)
+    r, i = s.holder_row(b, k), s.holder_index(b, k)
     return implies(
         both(s.is_block(b), within(0, k, s.ref_cnt(b))),
         both(r >= HAND, s.is_live(r, i), s.table(r, i) == b, s.slot(r, i) == k),
@@ -118,25 +120,31 @@ def _private(s: State, r: Int, i: Int) -> Bool:
     b = s.table(r, i)
     return implies(
         both(r >= 0, s.is_live(r, i), i >= s.num_cached(r)),
-        both(s.is_private(b), s.writer_request(b) == r),
+        both(s.is_private(b), s.writer_row(b) == r),
     )
 
 
 def _key(s: State, b: Int) -> Bool:
-    r, i = s.writer_request(b), s.writer_index(b)
-    return implies(s.is_hashed(b), both(i >= 0, s.block_hash(b) == block_key(s.engine, r, i)))
+    row, i = s.writer_row(b), s.writer_index(b)
+    return implies(s.is_hashed(b), both(i >= 0, s.block_hash(b) == block_key(s.engine, row, i)))
 
 
 def _final(s: State, b: Int) -> Bool:
-    reach = s.writer_index(b) + 1
-    return implies(s.is_hashed(b), reach <= s.engine.full_blocks(s.num_tokens(s.writer_request(b))))
+    reach, group = s.writer_index(b) + 1, s.engine.group(s.writer_row(b))
+    return implies(s.is_hashed(b), reach <= s.engine.full_blocks(s.num_tokens(s.writer(b)), group))
 
 
 def _same_prefix(s: State, r: Int, i: Int) -> Bool:
     b = s.table(r, i)
-    writer = s.writer_request(b)
+    writer = s.writer_row(b)
     same = block_key(s.engine, writer, i) == block_key(s.engine, r, i)
     return implies(both(r >= 0, s.is_live(r, i)), both(s.writer_index(b) == i, either(writer == r, same)))
+
+
+def _one_group(s: State, b: Int, k: Int) -> Bool:
+    row, engine = s.holder_row(b, k), s.engine
+    held = both(s.is_block(b), within(0, k, s.ref_cnt(b)), row >= 0)
+    return implies(held, engine.group(row) == engine.group(s.writer_row(b)))
 
 
 def _order(s: State, b: Int, c: Int) -> Bool:
@@ -150,7 +158,7 @@ _BLOCK = (lambda s, b: s.ref_cnt(b), lambda s, b: s.rank(b))
 _ENTRY = (lambda s, r, i: s.table(r, i),)
 _HASH = (lambda s, b: s.block_hash(b),)
 _ROW = (lambda s, r: s.first(r), lambda s, r: s.length(r))
-_HOLDER = (lambda s, b, k: s.holder_request(b, k), lambda s, b, k: s.holder_index(b, k))
+_HOLDER = (lambda s, b, k: s.holder_row(b, k), lambda s, b, k: s.holder_index(b, k))
 
 STEPWISE = (
     Invariant("counters-are-not-negative", "free-count", (), _counter),
@@ -162,14 +170,15 @@ STEPWISE = (
         "counted-blocks-are-held", "usage", ("block",), _held_ranked, (lambda s, b: s.held_rank(b), *_BLOCK)
     ),
     Invariant("null-block-is-out-of-the-pool", "null-block", (), _null),
-    Invariant("null-block-fills-the-gap", "null-block", ("request", "index"), _null_entries, _ENTRY),
-    Invariant("live-entries-are-a-range", "ref-count", ("request",), _rows, _ROW),
-    Invariant("entries-are-references", "ref-count", ("request", "index"), _entries, _ENTRY),
+    Invariant("null-block-fills-the-gap", "null-block", ("row", "index"), _null_entries, _ENTRY),
+    Invariant("live-entries-are-a-range", "ref-count", ("row",), _rows, _ROW),
+    Invariant("entries-are-references", "ref-count", ("row", "index"), _entries, _ENTRY),
     Invariant("references-are-entries", "ref-count", ("block", "reference"), _references, _HOLDER),
-    Invariant("unpublished-blocks-are-private", "no-aliased-write", ("request", "index"), _private, _ENTRY),
+    Invariant("holders-are-of-the-writers-group", "one-group", ("block", "reference"), _one_group, _HOLDER),
+    Invariant("unpublished-blocks-are-private", "no-aliased-write", ("row", "index"), _private, _ENTRY),
     Invariant("hash-is-the-writers", "hash-soundness", ("block",), _key, _HASH),
     Invariant("hashed-tokens-are-final", "drafts-never-hashed", ("block",), _final, _HASH),
-    Invariant("entry-holds-its-prefix", "hash-soundness", ("request", "index"), _same_prefix, _ENTRY),
+    Invariant("entry-holds-its-prefix", "hash-soundness", ("row", "index"), _same_prefix, _ENTRY),
     Invariant(
         "unhashed-before-hashed",
         "queue-order",
@@ -182,15 +191,21 @@ STEPWISE = (
 
 
 def _status(s: State, r: Int) -> Bool:
-    status, idle = s.status(r), both(s.length(r) == 0, s.computed(r) == 0)
+    status = s.status(r)
     return both(
         within(UNKNOWN, status, PREEMPTED + 1),
-        implies(either(status == UNKNOWN, status == PREEMPTED), idle),
-        implies(both(status == WAITING, s.computed(r) == 0), s.length(r) == 0),
+        implies(either(status == UNKNOWN, status == PREEMPTED), s.computed(r) == 0),
         implies(status != RUNNING, s.in_flight(r) == 0),
         implies(both(status != RUNNING, status != LOADING), s.unwritten(r) == 0),
         implies(status == LOADING, within(1, s.computed(r), s.num_tokens(r))),
     )
+
+
+def _idle(s: State, row: Int) -> Bool:
+    r = s.engine.owner(row)
+    away = either(s.status(r) == UNKNOWN, s.status(r) == PREEMPTED)
+    new = both(s.status(r) == WAITING, s.computed(r) == 0)
+    return implies(either(away, new), s.length(row) == 0)
 
 
 def _tokens(s: State, r: Int) -> Bool:
@@ -205,38 +220,46 @@ def _tokens(s: State, r: Int) -> Bool:
     )
 
 
-def _covered(s: State, r: Int) -> Bool:
+def _covered(s: State, row: Int) -> Bool:
+    r, g = s.engine.owner(row), s.engine.group(row)
     return both(
-        s.length(r) >= s.engine.blocks(s.computed(r)),
-        s.length(r) <= s.engine.blocks(s.engine.max_model_len),
+        s.length(row) >= s.engine.blocks(s.computed(r), g),
+        s.length(row) <= s.engine.blocks(s.engine.max_model_len, g),
     )
 
 
-def _published(s: State, r: Int) -> Bool:
-    final = s.engine.full_blocks(minimum(s.computed(r), s.num_tokens(r)))
-    return within(0, s.num_cached(r), final + 1)
+def _published(s: State, row: Int) -> Bool:
+    r, g = s.engine.owner(row), s.engine.group(row)
+    final = s.engine.full_blocks(minimum(s.computed(r), s.num_tokens(r)), g)
+    return within(0, s.num_cached(row), final + 1)
 
 
-def out_of_sight(engine: Engine, blocks: Int, token: Int) -> Bool:
-    """No token from `token` on attends to one in the first `blocks` blocks: their last is a window behind."""
-    if engine.sliding_window is None:
+def out_of_sight(engine: Engine, g: Int, blocks: Int, token: Int) -> Bool:
+    """No token from `token` on attends to one in the first `blocks` blocks of group g: their last is a window
+    behind."""
+    kind = engine.groups.kind(g)
+    if kind is FULL:
         return blocks <= 0
-    return either(blocks <= 0, engine.tokens(blocks) - 1 + engine.sliding_window <= token)
+    passed = engine.tokens(blocks, g) - 1 + engine.groups.window(g) <= token
+    return either(blocks <= 0, both(kind == SLIDING_WINDOW, passed))
 
 
-def _window(s: State, r: Int) -> Bool:
-    return out_of_sight(s.engine, s.first(r), settled(s, r))
+def _window(s: State, row: Int) -> Bool:
+    engine = s.engine
+    return out_of_sight(engine, engine.group(row), s.first(row), settled(s, engine.owner(row)))
 
 
-def _load_in_window(s: State, r: Int) -> Bool:
+def _load_in_window(s: State, row: Int) -> Bool:
+    r, g = s.engine.owner(row), s.engine.group(row)
     loading = s.unwritten(r) > s.in_flight(r)
-    return implies(loading, s.first(r) >= skipped_blocks(s.engine, settled(s, r)))
+    return implies(loading, s.first(row) >= skipped_blocks(s.engine, g, settled(s, r)))
 
 
-def _own_slots(s: State, r: Int, i: Int) -> Bool:
+def _own_slots(s: State, row: Int, i: Int) -> Bool:
+    r, g = s.engine.owner(row), s.engine.group(row)
     open_tokens = maximum(s.in_flight(r), s.unwritten(r))
-    unsettled = s.engine.tokens(i + 1) > s.computed(r) - open_tokens
-    return implies(both(r >= 0, s.is_live(r, i), unsettled), s.writer_request(s.table(r, i)) == r)
+    unsettled = s.engine.tokens(i + 1, g) > s.computed(r) - open_tokens
+    return implies(both(row >= 0, s.is_live(row, i), unsettled), s.writer_row(s.table(row, i)) == row)
 
 
 def _hand_is_empty(s: State) -> Bool:
@@ -249,26 +272,21 @@ def _of_requests(holds: Callable[[State, Int], Bool]) -> Callable[[State, Int], 
 
 _ANY = tuple(
     (lambda s, r, field=field: getattr(s, field)(r))
-    for field in (
-        "length",
-        "first",
-        "num_cached",
-        "status",
-        "num_tokens",
-        "computed",
-        "in_flight",
-        "unwritten",
-    )
+    for field in ("status", "num_tokens", "computed", "in_flight", "unwritten")
+)
+_ANY_ROW = tuple(
+    (lambda s, row, field=field: getattr(s, field)(row)) for field in ("length", "first", "num_cached")
 )
 
 LEDGER = (
-    Invariant("status-fits-the-table", "enough-slots", ("request",), _of_requests(_status), _ANY),
+    Invariant("status-fits-the-tokens", "enough-slots", ("request",), _of_requests(_status), _ANY),
+    Invariant("status-fits-the-table", "enough-slots", ("row",), _of_requests(_idle), _ANY_ROW),
     Invariant("tokens-are-counted", "enough-slots", ("request",), _of_requests(_tokens), _ANY),
-    Invariant("table-covers-computed", "enough-slots", ("request",), _of_requests(_covered), _ANY),
-    Invariant("published-is-computed", "no-aliased-write", ("request",), _of_requests(_published), _ANY),
-    Invariant("window-is-kept", "window-kept", ("request",), _of_requests(_window), _ANY),
-    Invariant("loads-are-in-the-window", "window-kept", ("request",), _of_requests(_load_in_window), _ANY),
-    Invariant("open-tokens-have-own-blocks", "no-aliased-write", ("request", "index"), _own_slots, _ENTRY),
+    Invariant("table-covers-computed", "enough-slots", ("row",), _of_requests(_covered), _ANY_ROW),
+    Invariant("published-is-computed", "no-aliased-write", ("row",), _of_requests(_published), _ANY_ROW),
+    Invariant("window-is-kept", "window-kept", ("row",), _of_requests(_window), _ANY_ROW),
+    Invariant("loads-are-in-the-window", "window-kept", ("row",), _of_requests(_load_in_window), _ANY_ROW),
+    Invariant("open-tokens-have-own-blocks", "no-aliased-write", ("row", "index"), _own_slots, _ENTRY),
     Invariant("hand-is-empty", "ref-count", (), _hand_is_empty),
 )
 """Kept by every call within the contract."""
@@ -278,15 +296,16 @@ def _hashed_is_written(s: State, b: Int) -> Bool:
     return implies(s.is_hashed(b), either(is_written(s, b), arrives(s, b)))
 
 
-def _computed_is_written(s: State, r: Int, i: Int) -> Bool:
-    b, end = s.table(r, i), minimum(s.engine.tokens(i + 1), executed(s, r))
-    begun = s.engine.tokens(i) < executed(s, r)
-    return implies(both(r >= 0, s.is_live(r, i), begun), either(s.written(b) >= end, arrives(s, b)))
+def _computed_is_written(s: State, row: Int, i: Int) -> Bool:
+    r, g = s.engine.owner(row), s.engine.group(row)
+    b, end = s.table(row, i), minimum(s.engine.tokens(i + 1, g), executed(s, r))
+    begun = s.engine.tokens(i, g) < executed(s, r)
+    return implies(both(row >= 0, s.is_live(row, i), begun), either(s.written(b) >= end, arrives(s, b)))
 
 
 def _no_more(s: State, b: Int) -> Bool:
-    r, end = s.writer_request(b), s.engine.tokens(s.writer_index(b) + 1)
-    return both(s.written(b) <= maximum(0, end), implies(writer_holds(s, b), s.written(b) <= executed(s, r)))
+    done = implies(writer_holds(s, b), s.written(b) <= executed(s, s.writer(b)))
+    return both(s.written(b) <= maximum(0, end_of(s, b)), done)
 
 
 WRITTEN = (
@@ -294,7 +313,7 @@ WRITTEN = (
     Invariant(
         "computed-tokens-are-written",
         "published-is-written",
-        ("request", "index"),
+        ("row", "index"),
         _computed_is_written,
         _ENTRY,
     ),

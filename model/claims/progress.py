@@ -16,7 +16,7 @@ other requests that hold blocks):
 
 from __future__ import annotations
 
-from slotproof.model.claims.admission import held_at_once, missing, promised
+from slotproof.model.claims.admission import all_missing, has_no_table, held_at_once, promised
 from slotproof.model.claims.check import Part, check
 from slotproof.model.language.algebra import Bool, Int, both, either, implies, minimum, negate
 from slotproof.model.language.state import RUNNING, State
@@ -37,31 +37,33 @@ def holds_alone(s: State, r: Int) -> Bool:
 
 def nobody_else_holds(s: State, r: Int, b: Int) -> Bool:
     """The block is r's, once, or nobody's."""
-    return either(s.ref_cnt(b) == 0, both(s.ref_cnt(b) == 1, s.holder_request(b, 0) == r))
+    return either(s.ref_cnt(b) == 0, both(s.ref_cnt(b) == 1, s.engine.owner(s.holder_row(b, 0)) == r))
 
 
 def fits(s: State, tokens: Int) -> Bool:
     """The pool is large enough for what one request of so many tokens holds at once."""
-    return held_at_once(s.engine, tokens) <= s.engine.num_blocks - 1
+    engine = s.engine
+    most = s.read.total(engine.groups.num, lambda g: held_at_once(engine, g, tokens))
+    return most <= engine.num_blocks - 1
 
 
-def is_unmoved(s: State, t: State, q: Int, i: Int) -> Bool:
-    """Request q is in t as it was in s, entry i of its table too."""
+def is_unmoved(s: State, t: State, row: Int, i: Int) -> Bool:
+    """The row and its request are in t as they were in s, entry i too."""
+    q = s.engine.owner(row)
     return both(
         t.status(q) == s.status(q),
         t.num_tokens(q) == s.num_tokens(q),
         t.computed(q) == s.computed(q),
         t.in_flight(q) == s.in_flight(q),
-        t.length(q) == s.length(q),
-        t.first(q) == s.first(q),
-        implies(s.is_live(q, i), t.table(q, i) == s.table(q, i)),
+        t.length(row) == s.length(row),
+        t.first(row) == s.first(row),
+        implies(s.is_live(row, i), t.table(row, i) == s.table(row, i)),
     )
 
 
 def _within_flight(s: State, r: Int, ask: Ask) -> Bool:
-    if s.engine.sliding_window is None:
-        return True
-    return s.in_flight(r) + ask.new + ask.lookahead <= s.engine.max_in_flight_tokens
+    in_flight = s.in_flight(r) + ask.new + ask.lookahead <= s.engine.max_in_flight_tokens
+    return either(s.engine.all_full, in_flight)
 
 
 def _lone(s: State, r: Int, ask: Ask, o: Outcome) -> Part:
@@ -70,8 +72,9 @@ def _lone(s: State, r: Int, ask: Ask, o: Outcome) -> Part:
     return Part(both(asked, holds_alone(s, r), fits(s, o.answer.total + ask.new + ask.lookahead)), o.granted)
 
 
-def _alone(s: State, r: Int, i: Int) -> Part:
-    return Part(both(r >= 0, holds_alone(s, r), s.is_live(r, i)), s.ref_cnt(s.table(r, i)) == 1)
+def _alone(s: State, row: Int, i: Int) -> Part:
+    alone = both(row >= 0, holds_alone(s, s.engine.owner(row)), s.is_live(row, i))
+    return Part(alone, s.ref_cnt(s.table(row, i)) == 1)
 
 
 def _empty_pool(s: State, r: Int, ask: Ask, o: Outcome) -> Part:
@@ -89,12 +92,12 @@ def _moves_on(s: State, r: Int, o: Outcome) -> Part:
     )
 
 
-def _others_stay(s: State, r: Int, o: Outcome, q: Int, i: Int) -> Part:
-    return Part(both(q >= 0, q != r), is_unmoved(s, o.state, q, i))
+def _others_stay(s: State, r: Int, o: Outcome, row: Int, i: Int) -> Part:
+    return Part(both(row >= 0, s.engine.owner(row) != r), is_unmoved(s, o.state, row, i))
 
 
-def _others_stay_granted(s: State, r: Int, ask: Ask, o: Outcome, q: Int, i: Int) -> Part:
-    return _others_stay(s, r, o, q, i)
+def _others_stay_granted(s: State, r: Int, ask: Ask, o: Outcome, row: Int, i: Int) -> Part:
+    return _others_stay(s, r, o, row, i)
 
 
 def _set_back(s: State, r: Int, o: Outcome, q: Int) -> Part:
@@ -103,27 +106,26 @@ def _set_back(s: State, r: Int, o: Outcome, q: Int) -> Part:
     )
 
 
-def _gives_way(s: State, r: Int, o: Outcome, q: Int, i: Int) -> Part:
-    t = o.state
-    return Part(q >= 0, both(t.length(r) == 0, t.first(r) == 0, implies(q != r, is_unmoved(s, t, q, i))))
+def _gives_way(s: State, r: Int, o: Outcome, row: Int, i: Int) -> Part:
+    t, is_own = o.state, s.engine.owner(row) == r
+    empty = both(t.length(row) == 0, t.first(row) == 0)
+    return Part(row >= 0, both(implies(is_own, empty), either(is_own, is_unmoved(s, t, row, i))))
 
 
 def _load_spares(s: State, r: Int, ask: Ask, o: Outcome, q: Int) -> Part:
-    earlier = both(q >= 0, q != r, s.length(q) > 0, ask.reserved >= missing(s, q))
+    earlier = both(q >= 0, q != r, negate(has_no_table(s, q)), ask.reserved >= all_missing(s, q))
     return Part(both(o.granted, ask.delay_cache, earlier), promised(o.state, q))
 
 
 PROGRESS = (
     check("stage 2", "allocate", "progress", "lone-request-is-granted", "", _lone),
-    check("pool", "state", "progress", "lone-holder-shares-nothing", "request index", _alone),
+    check("pool", "state", "progress", "lone-holder-shares-nothing", "row index", _alone),
     check("stage 2", "allocate", "progress", "empty-pool-admits", "", _empty_pool),
     check("caller", "complete", "progress", "step-moves-on", "", _moves_on),
-    check("caller", "complete", "progress", "answer-moves-nobody-else", "request index", _others_stay),
-    check(
-        "stage 3", "allocate", "progress", "grant-moves-nobody-else", "request index", _others_stay_granted
-    ),
+    check("caller", "complete", "progress", "answer-moves-nobody-else", "row index", _others_stay),
+    check("stage 3", "allocate", "progress", "grant-moves-nobody-else", "row index", _others_stay_granted),
     check("caller", "other", "progress", "nobody-is-set-back", "request", _set_back),
-    check("caller", "leave", "progress", "victim-gives-way", "request index", _gives_way),
+    check("caller", "leave", "progress", "victim-gives-way", "row index", _gives_way),
     check("stage 2", "allocate", "progress", "load-leaves-the-reserve", "request", _load_spares),
 )
 """The checks of the statement."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from slotproof.model.claims.admission import promised
-from slotproof.model.claims.check import Check, Part, check
+from slotproof.model.claims.check import Check, Part, check, is_group
 from slotproof.model.language.algebra import Bool, Int, both, either, negate, within
 from slotproof.model.language.state import NULL_BLOCK, RUNNING, State
 from slotproof.model.scheduling.caller import Outcome, waits
@@ -49,9 +49,9 @@ def _is_chunk(s: State, r: Int, ask: Ask) -> Bool:
     return both(chunk, negate(ask.must_fit), promised(s, r))
 
 
-def _adopts_unwritten(s: State, r: Int, ask: Ask, o: Outcome, i: Int) -> Part:
-    b = ask.hits.at(i)
-    adopted = both(o.granted, within(0, i, ask.hits.num), b != NULL_BLOCK)
+def _adopts_unwritten(s: State, r: Int, ask: Ask, o: Outcome, g: Int, i: Int) -> Part:
+    b = ask.hits.at(g, i)
+    adopted = both(o.granted, is_group(s, g), within(0, i, ask.hits.num(g)), b != NULL_BLOCK)
     return Part(adopted, either(is_written(s, b), arrives(s, b)))
 
 
@@ -105,7 +105,12 @@ ALLOWANCES = {
             "published-is-written",
             "a request may leave after it was scheduled and before the step runs, its hashes left behind",
             check(
-                "worker", "allocate", "published-is-written", "adopted-is-written", "index", _adopts_unwritten
+                "worker",
+                "allocate",
+                "published-is-written",
+                "adopted-is-written",
+                "group index",
+                _adopts_unwritten,
             ),
         ),
     )

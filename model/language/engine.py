@@ -6,18 +6,23 @@ from dataclasses import dataclass
 from typing import Any
 
 from slotproof.model.language.algebra import Bool, Int
+from slotproof.model.language.groups import FULL, Groups
 from slotproof.model.language.reading import Reading
 from slotproof.model.language.rules import Rules
 
 
 @dataclass(frozen=True)
 class Engine:
-    """One pool and one attention group. Counts are integers, or Z3 terms in a proof."""
+    """One pool and its attention groups. Counts are integers, or Z3 terms in a proof.
+
+    What is in blocks is in those of a group: of the first, unless one is named.
+    """
 
     num_blocks: Int
     max_model_len: Int
-    sliding_window: Int | None
-    """Tokens an attention window spans; None is full attention."""
+    groups: Groups
+    scheduler_block_size: Int
+    """Tokens; a multiple of every group's block size. Hits end at multiples of it."""
     enable_caching: Bool
     watermark_blocks: Int
     max_in_flight_tokens: Int
@@ -25,18 +30,43 @@ class Engine:
     read: Reading[Any]
 
     @property
-    def looks_back(self) -> Bool:
-        """A token attends to tokens before it; with a window of one it does not, and nothing is hashed."""
-        return True if self.sliding_window is None else self.sliding_window > 1
+    def all_full(self) -> Bool:
+        """Every group is of full attention."""
+        groups = self.groups
+        return self.read.every(0, groups.num, lambda g: groups.kind(g) == FULL)
 
-    def full_blocks(self, tokens: Int) -> Int:
+    def row(self, request: Int, group: Int) -> Int:
+        """The row of a request's block table in a group."""
+        return self.groups.row(request, group)
+
+    def owner(self, row: Int) -> Int:
+        """The request whose row it is."""
+        return self.groups.owner(row)
+
+    def group(self, row: Int) -> Int:
+        """The group of a row."""
+        return self.groups.of_row(row)
+
+    def full_blocks(self, tokens: Int, group: Int = 0) -> Int:
         """Blocks that `tokens` tokens fill completely."""
-        return self.read.floor_div(tokens)
+        return self.read.floor_div(tokens, self.groups.block_size(group))
 
-    def blocks(self, tokens: Int) -> Int:
+    def blocks(self, tokens: Int, group: Int = 0) -> Int:
         """Blocks that `tokens` tokens need."""
-        return self.read.ceil_div(tokens)
+        return self.read.ceil_div(tokens, self.groups.block_size(group))
 
-    def tokens(self, blocks: Int) -> Int:
+    def tokens(self, blocks: Int, group: Int = 0) -> Int:
         """Tokens that `blocks` blocks hold."""
-        return self.read.times(blocks)
+        return self.read.times(blocks, self.groups.block_size(group))
+
+    def align_down(self, tokens: Int) -> Int:
+        """The last place up to `tokens` at which a hit may end, if several groups have to agree on it."""
+        if self.groups.is_one:
+            return tokens
+        size = self.scheduler_block_size
+        return self.read.times(self.read.floor_div(tokens, size), size)
+
+    def align_up(self, tokens: Int) -> Int:
+        """The first place from `tokens` on at which a hit may end."""
+        size = self.scheduler_block_size
+        return self.read.times(self.read.ceil_div(tokens, size), size)

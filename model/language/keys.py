@@ -6,12 +6,14 @@ from slotproof.model.language.algebra import Int, ite
 from slotproof.model.language.engine import Engine
 
 
-def block_key(engine: Engine, r: Int, i: Int) -> Int:
-    """The key of r's block i: its tokens and all before them, the LoRA name and the cache salt."""
+def block_key(engine: Engine, row: Int, i: Int) -> Int:
+    """The key of a row's block i: its tokens and all before them, LoRA name, cache salt, and group."""
     rules, read = engine.rules, engine.read
-    start = 0 if rules.key_covers_prefix else engine.tokens(i)
+    r, g = engine.owner(row), engine.group(row)
+    start = 0 if rules.key_covers_prefix else engine.tokens(i, g)
     lora = read.lora(r)
     salt = read.salt(r) if rules.key_covers_salt else 0
     if not rules.key_tags_kinds:
         lora, salt = ite(lora != 0, lora, salt), ite(lora != 0, salt, 0)
-    return read.digest(read.span(r, start, engine.tokens(i + 1)), lora, salt)
+    group = g if rules.key_covers_group else 0
+    return read.digest(read.span(r, start, engine.tokens(i + 1, g)), lora, salt, group)

@@ -40,8 +40,12 @@ class Reading(Protocol[S]):
         """What a step relies on to keep a statement; nothing in an engine looks at it."""
         ...
 
-    def count(self, low: Int, high: Int, predicate: Callable[[Int], Bool]) -> Int:
-        """How many integers of `low .. high - 1` satisfy the predicate."""
+    def count(self, low: Int, high: Int, predicate: Callable[..., Bool], *of: Int) -> Int:
+        """How many integers i of `low .. high - 1` satisfy `predicate(*of, i)`."""
+        ...
+
+    def total(self, high: Int, amount: Callable[[Int], Int]) -> Int:
+        """The sum of the amounts of `0 .. high - 1`."""
         ...
 
     def every(self, low: Int, high: Int, predicate: Callable[[Int], Bool]) -> Bool:
@@ -56,16 +60,16 @@ class Reading(Protocol[S]):
         """The block hashed with `key` that was hashed first; the null block if none is."""
         ...
 
-    def floor_div(self, tokens: Int) -> Int:
-        """tokens // block_size."""
+    def floor_div(self, tokens: Int, size: Int) -> Int:
+        """tokens // size."""
         ...
 
-    def ceil_div(self, tokens: Int) -> Int:
-        """ceil(tokens / block_size)."""
+    def ceil_div(self, tokens: Int, size: Int) -> Int:
+        """ceil(tokens / size)."""
         ...
 
-    def times(self, blocks: Int) -> Int:
-        """blocks * block_size."""
+    def times(self, blocks: Int, size: Int) -> Int:
+        """blocks * size."""
         ...
 
     def span(self, request: Int, start: Int, end: Int) -> Int:

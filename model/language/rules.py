@@ -16,6 +16,7 @@ def _rule(stage: str, text: str, kind: str = "") -> bool:
 
 
 _WINDOW = "sliding-window"
+_HYBRID = "hybrid"
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,9 @@ class Rules:
         "stage 2", "nothing is touched before the check has passed (vllm#11565)"
     )
 
+    adopt_all_before_external: bool = _rule(
+        "stage 3", "every group adopts its hits before any takes blocks for external tokens (33775)", _HYBRID
+    )
     touch_references: bool = _rule("stage 3", "touching a hit adds a reference")
     touch_leaves_queue: bool = _rule("stage 3", "touching an idle hit removes it from the free queue")
     new_from_front: bool = _rule("stage 3", "new blocks come from the front of the free queue")
@@ -80,8 +84,16 @@ class Rules:
         "lookup", "a window's hit spans the whole window before the next token", _WINDOW
     )
 
+    lookup_agrees_on_a_length: bool = _rule(
+        "lookup", "the groups' hits are of one length, and each group has what it needs there", _HYBRID
+    )
+    lookup_is_aligned: bool = _rule(
+        "lookup", "a hit of several groups ends where a block of each ends", _HYBRID
+    )
+
     key_covers_prefix: bool = _rule("keys", "a block's key covers every token before it")
     key_covers_salt: bool = _rule("keys", "a block's key covers the cache salt")
+    key_covers_group: bool = _rule("keys", "a block's key covers the group that it was taken for", _HYBRID)
     key_tags_kinds: bool = _rule(
         "keys", "a LoRA name and a cache salt of one text differ in a key (vllm#44701)"
     )

@@ -1,10 +1,11 @@
 """The state: every field a function, so that one definition can be proved, run and searched.
 
-Blocks are `0 .. num_blocks - 1`, block 0 the null block. Requests are integers from 0. The row `HAND`
-of the block tables is no request: it is the list of blocks a call is giving back, on its way to the pool.
+Blocks are `0 .. num_blocks - 1`, block 0 the null block. Requests are integers from 0, and so are the rows of
+the block tables, one for each request and group (`groups.py`). The row `HAND` belongs to no request: it is
+the list of blocks a call is giving back, on its way to the pool.
 
-A request's block table has `length` entries; those below `first` are the null block (they fell out of
-the attention window), the others are *live*.
+A row has `length` entries; those below `first` are the null block (they fell out of the attention window),
+the others are *live*.
 """
 
 from __future__ import annotations
@@ -50,13 +51,13 @@ class State:
     """Blocks that the call in progress has put at the front of the free queue."""
 
     table: Function
-    """(request, index) -> block: the block tables."""
+    """(row, index) -> block: the block tables."""
     length: Function
-    """request -> entries in its block table."""
+    """row -> its entries."""
     first: Function
-    """request -> index of its first live entry."""
+    """row -> index of its first live entry."""
     num_cached: Function
-    """request -> entries that need no hash any more: hits, and blocks hashed by it."""
+    """row -> entries that need no hash any more: hits, and blocks hashed by it."""
 
     status: Function
     """request -> status."""
@@ -67,25 +68,26 @@ class State:
     in_flight: Function
     """request -> the last of these, scheduled and not yet processed."""
 
-    num_to_zero: Int
+    num_to_zero: Function
+    """group -> its blocks to zero before the next forward pass."""
     to_zero: Function
-    """position -> block: the blocks to zero before the next forward pass."""
+    """(group, position) -> block: these blocks."""
 
     # Ghosts: what a proof needs to count by bijection. No rule reads them.
-    holder_request: Function
-    """(block, k) -> request of its k-th reference, k < ref_cnt."""
+    holder_row: Function
+    """(block, k) -> row of its k-th reference, k < ref_cnt."""
     holder_index: Function
-    """(block, k) -> table index of its k-th reference."""
+    """(block, k) -> index there of its k-th reference."""
     slot: Function
-    """(request, index) -> which reference of its block a live entry is."""
+    """(row, index) -> which reference of its block a live entry is."""
     held: Function
     """position -> block: the blocks that are not free, in any order."""
     held_rank: Function
     """block -> its position there, ABSENT if it is free."""
-    writer_request: Function
-    """block -> the request whose tokens it was taken for."""
+    writer_row: Function
+    """block -> the row that it was taken for."""
     writer_index: Function
-    """block -> the table index it was taken for."""
+    """block -> the index there that it was taken for."""
     evicted_idle: Function
     """block -> it lost its hash while it was in the free queue."""
     unwritten: Function
@@ -107,9 +109,13 @@ class State:
         """A block that can hold tokens: any but the null block."""
         return within(1, block, self.engine.num_blocks)
 
-    def is_live(self, request: Int, index: Int) -> Bool:
+    def writer(self, block: Int) -> Int:
+        """The request whose tokens the block was taken for."""
+        return self.engine.owner(self.writer_row(block))
+
+    def is_live(self, row: Int, index: Int) -> Bool:
         """The entry holds a block that the request needs."""
-        return within(self.first(request), index, self.length(request))
+        return within(self.first(row), index, self.length(row))
 
     def is_free(self, block: Int) -> Bool:
         """The block is in the free queue."""
@@ -137,7 +143,7 @@ class State:
 
 
 FIELDS = tuple(name for name in State.__dataclass_fields__ if name != "engine")
-GHOSTS = FIELDS[FIELDS.index("holder_request") :]
+GHOSTS = FIELDS[FIELDS.index("holder_row") :]
 FUNCTIONS = {
     "at": 1,
     "rank": 1,
@@ -152,13 +158,14 @@ FUNCTIONS = {
     "num_tokens": 1,
     "computed": 1,
     "in_flight": 1,
-    "to_zero": 1,
-    "holder_request": 2,
+    "num_to_zero": 1,
+    "to_zero": 2,
+    "holder_row": 2,
     "holder_index": 2,
     "slot": 2,
     "held": 1,
     "held_rank": 1,
-    "writer_request": 1,
+    "writer_row": 1,
     "writer_index": 1,
     "evicted_idle": 1,
     "unwritten": 1,
@@ -185,7 +192,6 @@ def initial(engine: Engine) -> State:
         "evicted_idle": function("evicted_idle", constant(False)),
         "clock": 1,
         "front": 0,
-        "num_to_zero": 0,
     }
     return State(engine=engine, **fields)
 

@@ -25,7 +25,7 @@ from slotproof.model.language.algebra import (
 from slotproof.model.language.state import LOADING, PREEMPTED, RUNNING, UNKNOWN, WAITING, State
 from slotproof.model.scheduling.worker import executed, is_written, roll_back, run_step, write_up_to
 from slotproof.model.system.allocate_slots import Answer, Ask, allocate_slots
-from slotproof.model.system.attention.group import cache_blocks, free, remove_skipped_blocks
+from slotproof.model.system.coordinator import cache_blocks, free, remove_skipped_blocks
 from slotproof.model.system.pool import evict_blocks, reset_prefix_cache
 from slotproof.model.system.prefix_cache import NO_HITS, Hits
 
@@ -74,7 +74,7 @@ def add_request(s: State, request: Int, num_tokens: Int) -> Outcome:
 
 
 def allocate_contract(s: State, request: Int, ask: Ask) -> Contract:
-    r, total = request, s.computed(request) + s.engine.tokens(ask.hits.num) + ask.external
+    r, total = request, s.computed(request) + ask.hits.tokens + ask.external
     admission = waits(s, r)
     return {
         "request-is-schedulable": both(r >= 0, either(admission, s.status(r) == RUNNING)),
@@ -159,7 +159,7 @@ def publish_computed(s: State, request: Int, num_tokens: Int) -> Outcome:
 
 
 def remove_skipped_contract(s: State, request: Int) -> Contract:
-    return {"request-has-blocks": both(request >= 0, s.length(request) > 0)}
+    return {"request-has-blocks": both(request >= 0, s.length(s.engine.row(request, 0)) > 0)}
 
 
 def remove_skipped(s: State, request: Int) -> Outcome:
@@ -171,18 +171,21 @@ def preempt_contract(s: State, request: Int) -> Contract:
     return {"request-runs": both(request >= 0, s.status(request) == RUNNING)}
 
 
-def is_missed(s: State, r: Int, i: Int) -> Bool:
-    """If r went now, entry i of its table would be found by others, and nobody would write it."""
-    b = s.table(r, i)
-    return both(s.writer_request(b) == r, negate(is_written(s, b)), negate(s.is_private(b)))
+def is_missed(s: State, row: Int, i: Int) -> Bool:
+    """If its request went now, entry i of a row would be found by others, and nobody would write it."""
+    b = s.table(row, i)
+    return both(s.writer_row(b) == row, negate(is_written(s, b)), negate(s.is_private(b)))
 
 
 def nothing_is_missed(s: State, request: Int) -> Contract:
     """Whoever takes a request's blocks lets the step run first that it is scheduled in; or takes it out of
     the step, and first evicts the blocks that this leaves unwritten."""
-    r = request
-    kept = s.read.every(s.first(r), s.length(r), lambda i: negate(is_missed(s, r, i)))
-    return {"nothing-is-missed": kept}
+    read, engine = s.read, s.engine
+
+    def is_kept(row: Int) -> Bool:
+        return read.every(s.first(row), s.length(row), lambda i: negate(is_missed(s, row, i)))
+
+    return {"nothing-is-missed": read.every(0, engine.groups.num, lambda g: is_kept(engine.row(request, g)))}
 
 
 def preempt(s: State, request: Int) -> Outcome:
@@ -222,7 +225,7 @@ def reset(s: State) -> Outcome:
 
 def take_new_block_ids(s: State) -> Outcome:
     """The list of blocks to zero is handed to the worker."""
-    return Outcome(s.replace(num_to_zero=0), pool=s)
+    return Outcome(s.replace(num_to_zero=lambda g: 0), pool=s)
 
 
 def no_contract(s: State, **_: Any) -> Contract:

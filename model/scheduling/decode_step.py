@@ -1,4 +1,5 @@
-"""A decode step as one call: every running request of a batch gets a slot for one token (full attention).
+"""A decode step as one call: every running request of a batch gets a slot for one token (one group of full
+attention, so that a row is a request).
 
 In closed form, so that nothing is looped over: a row takes a block where its table is full, and the i-th
 block that is taken is the i-th of the free queue. That this is what the calls make, one after the other, is
@@ -73,7 +74,7 @@ def row_contract(s: State, batch: Batch, j: Int) -> Bool:
 
 def decode_step(s: State, batch: Batch) -> State:
     """One token more for every row. The pool must have the blocks (`num_taken`)."""
-    taken, filled, end, held = num_taken(s, batch), num_filled(s, batch), s.num_to_zero, s.num_held
+    taken, filled, end, held = num_taken(s, batch), num_filled(s, batch), s.num_to_zero(0), s.num_held
 
     def is_taken(b: Int) -> Bool:
         return within(0, s.rank(b), taken)
@@ -89,7 +90,7 @@ def decode_step(s: State, batch: Batch) -> State:
         return s.at(num_taken(s, batch.first(batch.row(q))))
 
     def owner(b: Int) -> Int:
-        return ite(is_taken(b), batch.request(batch.taker(s.rank(b))), s.writer_request(b))
+        return ite(is_taken(b), batch.request(batch.taker(s.rank(b))), s.writer_row(b))
 
     def is_filled(b: Int) -> Bool:
         r = owner(b)
@@ -121,14 +122,14 @@ def decode_step(s: State, batch: Batch) -> State:
         computed=one_more(s.computed),
         in_flight=one_more(s.in_flight),
         unwritten=one_more(s.unwritten),
-        num_to_zero=end + taken,
-        to_zero=lambda j: ite(j >= end, s.at(j - end), s.to_zero(j)),
-        holder_request=lambda b, k: ite(is_taken(b), owner(b), s.holder_request(b, k)),
+        num_to_zero=lambda g: ite(g == 0, end + taken, s.num_to_zero(g)),
+        to_zero=lambda g, j: ite(both(g == 0, j >= end), s.at(j - end), s.to_zero(g, j)),
+        holder_row=lambda b, k: ite(is_taken(b), owner(b), s.holder_row(b, k)),
         holder_index=lambda b, k: ite(is_taken(b), s.length(owner(b)), s.holder_index(b, k)),
         slot=lambda q, i: ite(is_new(q, i), 0, s.slot(q, i)),
         held=lambda j: ite(j >= held, s.at(j - held), s.held(j)),
         held_rank=lambda b: ite(is_taken(b), held + s.rank(b), s.held_rank(b)),
-        writer_request=owner,
+        writer_row=owner,
         writer_index=lambda b: ite(is_taken(b), s.length(owner(b)), s.writer_index(b)),
         evicted_idle=lambda b: both(negate(is_taken(b)), s.evicted_idle(b)),
         written=lambda b: ite(is_taken(b), 0, s.written(b)),
@@ -138,10 +139,10 @@ def decode_step(s: State, batch: Batch) -> State:
 _WHERE: dict[str, Callable[..., Bool]] = {
     "at": lambda s, i: within(0, i, s.num_free),
     "held": lambda s, j: within(0, j, s.num_held),
-    "to_zero": lambda s, j: within(0, j, s.num_to_zero),
+    "to_zero": lambda s, g, j: within(0, j, s.num_to_zero(g)),
     "table": lambda s, q, i: s.is_live(q, i),
     "slot": lambda s, q, i: s.is_live(q, i),
-    "holder_request": lambda s, b, k: within(0, k, s.ref_cnt(b)),
+    "holder_row": lambda s, b, k: within(0, k, s.ref_cnt(b)),
     "holder_index": lambda s, b, k: within(0, k, s.ref_cnt(b)),
 }
 """Where a field means something, if not everywhere."""

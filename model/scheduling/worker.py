@@ -17,29 +17,38 @@ def executed(s: State, r: Int) -> Int:
 
 def writer_holds(s: State, b: Int) -> Bool:
     """The request that the block was taken for still has it."""
-    r, i = s.writer_request(b), s.writer_index(b)
-    return both(r >= 0, s.is_live(r, i), s.table(r, i) == b)
+    row, i = s.writer_row(b), s.writer_index(b)
+    return both(row >= 0, s.is_live(row, i), s.table(row, i) == b)
 
 
 def arrives(s: State, b: Int) -> Bool:
     """The step that is being made up writes what the block still lacks."""
-    r, i = s.writer_request(b), s.writer_index(b)
-    no_gap = either(executed(s, r) <= s.engine.tokens(i), s.written(b) >= executed(s, r))
-    whole = s.computed(r) >= s.engine.tokens(i + 1)
+    r = s.writer(b)
+    no_gap = either(executed(s, r) <= start_of(s, b), s.written(b) >= executed(s, r))
+    whole = s.computed(r) >= end_of(s, b)
     return both(writer_holds(s, b), s.status(r) == RUNNING, whole, no_gap)
 
 
 def is_written(s: State, b: Int) -> Bool:
     """Every slot of the block holds the KV of its writer's token."""
-    return s.written(b) >= s.engine.tokens(s.writer_index(b) + 1)
+    return s.written(b) >= end_of(s, b)
+
+
+def start_of(s: State, b: Int) -> Int:
+    """The first token of the block's writer that has its slot there."""
+    return s.engine.tokens(s.writer_index(b), s.engine.group(s.writer_row(b)))
+
+
+def end_of(s: State, b: Int) -> Int:
+    """The first token of the block's writer that has its slot behind it."""
+    return s.engine.tokens(s.writer_index(b) + 1, s.engine.group(s.writer_row(b)))
 
 
 def write(s: State, reach: Function) -> State:
     """The KV of each request's tokens up to `reach(r)` is written to its own slots, and nothing else."""
 
     def written(b: Int) -> Int:
-        r, i = s.writer_request(b), s.writer_index(b)
-        start, end = s.engine.tokens(i), s.engine.tokens(i + 1)
+        r, start, end = s.writer(b), start_of(s, b), end_of(s, b)
         no_gap = either(executed(s, r) <= start, s.written(b) >= executed(s, r))
         scheduled = both(executed(s, r) < end, start < reach(r))
         return ite(
@@ -65,7 +74,7 @@ def roll_back(s: State, r: Int, n: Int) -> State:
     """r's last n computed tokens were drafts that are rejected: what its own blocks hold of them is void."""
 
     def own(b: Int) -> Bool:
-        return both(s.writer_request(b) == r, writer_holds(s, b), s.is_private(b))
+        return both(s.writer(b) == r, writer_holds(s, b), s.is_private(b))
 
     return s.replace(
         computed=lambda q: ite(q == r, s.computed(q) - n, s.computed(q)),

@@ -9,16 +9,12 @@ Check everything, then commit everything: a refusal leaves no trace but stage 1'
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
-from slotproof.model.language.algebra import Bool, Int, both, either, ite, maximum, minimum, negate
+from slotproof.model.language.algebra import Bool, Function, Int, both, either, ite, maximum, minimum, negate
 from slotproof.model.language.state import NULL_BLOCK, PREEMPTED, RUNNING, WAITING, State
-from slotproof.model.system.attention.group import (
-    admission_cap,
-    cache_blocks,
-    remove_skipped_blocks,
-    skipped_blocks,
-    skipped_tokens,
-)
+from slotproof.model.system.attention.group import at_once, skipped_blocks, skipped_tokens
+from slotproof.model.system.coordinator import cache_blocks, for_each_group, remove_skipped_blocks
 from slotproof.model.system.pool import pad, record_for_zeroing, take, touch
 from slotproof.model.system.prefix_cache import NO_HITS, Hits
 
@@ -59,24 +55,26 @@ class Answer:
     released: State
     """The state after stage 1."""
     adopted: State
-    """The state in stage 3 once the hits are adopted."""
+    """The state in stage 3 once all groups' hits are adopted."""
+    loaded: State
+    """The state in stage 3 once the external tokens have their blocks too."""
     committed: State
     """The state after stage 3."""
     need: Int
-    """Stage 2's count."""
+    """Stage 2's count, over all groups."""
     watermark: Int
     """The watermark that this call pays."""
     total: Int
     """Computed tokens, with the hit and the external ones."""
-    new_low: Int
-    new_high: Int
-    """The returned new blocks are the table's entries new_low .. new_high - 1."""
+    new_low: Function
+    new_high: Function
+    """The returned new blocks are the entries new_low(g) .. new_high(g) - 1 of the table in group g."""
 
 
 def allocate_slots(s: State, r: Int, ask: Ask) -> Answer:
-    """Slots for `ask.new` tokens of request r, or a refusal."""
+    """Slots for `ask.new` tokens of request r in every group, or a refusal."""
     engine, rules, read = s.engine, s.engine.rules, s.read
-    total = s.computed(r) + engine.tokens(ask.hits.num) + ask.external
+    total = s.computed(r) + ask.hits.tokens + ask.external
     watermark = watermark_to_pay(s, r, ask)
 
     # Stage 0: does the whole prompt fit?
@@ -99,22 +97,31 @@ def allocate_slots(s: State, r: Int, ask: Ask) -> Answer:
     available = s1.num_free - (ask.reserved if rules.keep_reserved else 0)
     granted = both(fits, need + watermark <= available)
 
-    # Stage 3: commit.
-    s2 = read.when(granted, lambda: adopt(s1, r, adopting, total), s1)
-    s3 = read.when(granted, lambda: take_new(take_external(s2, r, ask, total), r, need_slot), s2)
-    new_high = s3.length(r)
-    new_low = minimum(external_end(s1, r, adopting, total), new_high)
+    # Stage 3: commit. All groups adopt before any takes a block, which would evict what another is to adopt.
+    if rules.adopt_all_before_external:
+        s2 = read.when(granted, lambda: adopt(s1, r, adopting, total), s1)
+        s3 = read.when(granted, lambda: take_external(s2, r, ask, total), s2)
+    else:
+        s2 = s3 = read.when(granted, lambda: adopt_and_take_external(s1, r, adopting, total), s1)
+    s4 = read.when(granted, lambda: take_new(s3, r, need_slot), s3)
 
     # Stage 4: hashes.
     num_to_cache = total + ask.new
     if rules.hash_final_tokens_only:
         num_to_cache = minimum(num_to_cache, s.num_tokens(r))
     delayed = both(rules.delay_cache_blocks, ask.delay_cache)
-    s4 = read.when(both(granted, negate(delayed)), lambda: cache_blocks(s3, r, num_to_cache), s3)
+    s5 = read.when(both(granted, negate(delayed)), lambda: cache_blocks(s4, r, num_to_cache), s4)
 
     if not rules.release_before_count:
-        s4 = read.when(granted, lambda: remove_skipped_blocks(s4, r, settled), s4)
-    return Answer(ask, s4, granted, fits, s1, s2, s3, need, watermark, total, new_low, new_high)
+        s5 = read.when(granted, lambda: remove_skipped_blocks(s5, r, settled), s5)
+
+    def new_high(g: Int) -> Int:
+        return s4.length(engine.row(r, g))
+
+    def new_low(g: Int) -> Int:
+        return minimum(external_end(s1, engine.row(r, g), adopting, total), new_high(g))
+
+    return Answer(ask, s5, granted, fits, s1, s2, s3, s4, need, watermark, total, new_low, new_high)
 
 
 def watermark_to_pay(s: State, r: Int, ask: Ask) -> Int:
@@ -139,70 +146,116 @@ def whole_prompt_fits(s: State, r: Int, ask: Ask, total: Int, watermark: Int) ->
 
 
 def num_blocks_to_allocate(s: State, r: Int, ask: Ask, num_tokens: Int, total: Int, capped: bool) -> Int:
-    """The blocks that r needs to hold `num_tokens` tokens: new ones, and hits that are idle now.
-
-    `capped` (for a window) bounds the blocks required by what a request can hold at once.
-    """
+    """The blocks that r needs in all groups to hold `num_tokens` tokens."""
     engine = s.engine
-    required = engine.blocks(num_tokens)
-    cap = admission_cap(engine)
-    if capped and cap is not None:
-        required = minimum(required, cap)
-    skipped = skipped_blocks(engine, total)
-    new = maximum(0, required - maximum(skipped, s.length(r) + ask.hits.num))
-    if not engine.rules.count_idle_hits:
-        return new
-    low = minimum(skipped, ask.hits.num) if engine.rules.count_hits_in_window_only else 0
-
-    return new + engine.read.count(low, ask.hits.num, lambda i: is_idle_hit(s, ask.hits, i))
-
-
-def is_idle_hit(s: State, hits: Hits, i: Int) -> Bool:
-    """Entry i of a hit is a block that sits in the free queue: touching it costs one free block."""
-    return both(hits.at(i) != NULL_BLOCK, s.ref_cnt(hits.at(i)) == 0)
-
-
-def adopt(s: State, r: Int, ask: Ask, total: Int) -> State:
-    """Stage 3: a request without blocks adopts its hits, null blocks in place of those outside the window."""
-    read = s.read
-    skipped = ite(s.length(r) == 0, skipped_blocks(s.engine, total), s.length(r))
-
-    t = read.when(both(s.length(r) == 0, skipped > 0), lambda: pad(s, r, skipped), s)
-    return read.when(
-        ask.hits.num > skipped,
-        lambda: read.loop(
-            "adopt",
-            skipped,
-            ask.hits.num,
-            lambda u, i: touch(u, r, ask.hits.at(i)),
-            t,
-            request=r,
-            hits=ask.hits,
-        ),
-        t,
+    return s.read.total(
+        engine.groups.num, lambda g: blocks_to_allocate(s, engine.row(r, g), ask, num_tokens, total, capped)
     )
 
 
-def external_end(s: State, r: Int, ask: Ask, total: Int) -> Int:
-    """Where the table ends once hits are adopted and external tokens have their blocks."""
-    engine = s.engine
-    held = ite(s.length(r) == 0, maximum(skipped_blocks(engine, total), ask.hits.num), s.length(r))
-    in_window = minimum(total - skipped_tokens(engine, total), ask.external)
-    return ite(in_window > 0, maximum(held, engine.blocks(total)), held)
+def blocks_to_allocate(s: State, row: Int, ask: Ask, num_tokens: Int, total: Int, capped: bool) -> Int:
+    """The blocks that a row needs to hold `num_tokens` tokens: new ones, and hits that are idle now.
+
+    `capped` (for a window) bounds the blocks required by what a request can hold at once.
+    """
+    engine, g = s.engine, s.engine.group(row)
+    required = engine.blocks(num_tokens, g)
+    if capped:
+        required = at_once(engine, g, required)
+    skipped, hits = skipped_blocks(engine, g, total), ask.hits.num(g)
+    new = maximum(0, required - maximum(skipped, s.length(row) + hits))
+    if not engine.rules.count_idle_hits:
+        return new
+    low = minimum(skipped, hits) if engine.rules.count_hits_in_window_only else 0
+    return new + engine.read.count(low, hits, partial(is_idle_hit, s, ask.hits), g)
+
+
+def is_idle_hit(s: State, hits: Hits, g: Int, i: Int) -> Bool:
+    """Entry i of a hit is a block that sits in the free queue: touching it costs one free block."""
+    return both(hits.at(g, i) != NULL_BLOCK, s.ref_cnt(hits.at(g, i)) == 0)
+
+
+def adopt(s: State, r: Int, ask: Ask, total: Int) -> State:
+    """Stage 3: a request without blocks adopts its hits, group by group."""
+    return for_each_group(
+        s, "adopt-groups", r, lambda t, row: adopt_row(t, row, ask, total), hits=ask.hits, total=total
+    )
+
+
+def adopt_row(s: State, row: Int, ask: Ask, total: Int) -> State:
+    """An empty row gets its hits, null blocks in place of those outside the window."""
+    read, g = s.read, s.engine.group(row)
+    skipped = ite(s.length(row) == 0, skipped_blocks(s.engine, g, total), s.length(row))
+    t = read.when(both(s.length(row) == 0, skipped > 0), lambda: pad(s, row, skipped), s)
+    num = ask.hits.num(g)
+
+    def step(u: State, i: Int) -> State:
+        return touch(u, row, ask.hits.at(g, i))
+
+    return read.when(
+        num > skipped, lambda: read.loop("adopt", skipped, num, step, t, row=row, hits=ask.hits), t
+    )
+
+
+def external_end(s: State, row: Int, ask: Ask, total: Int) -> Int:
+    """Where the row ends once hits are adopted and external tokens have their blocks."""
+    engine, g = s.engine, s.engine.group(row)
+    adopted = maximum(skipped_blocks(engine, g, total), ask.hits.num(g))
+    held = ite(s.length(row) == 0, adopted, s.length(row))
+    in_window = minimum(total - skipped_tokens(engine, g, total), ask.external)
+    return ite(in_window > 0, maximum(held, engine.blocks(total, g)), held)
 
 
 def take_external(s: State, r: Int, ask: Ask, total: Int) -> State:
-    """Stage 3: blocks for the external tokens inside the window."""
-    low, high = s.length(r), external_end(s, r, ask, total)
+    """Stage 3: blocks for the external tokens inside the windows, group by group."""
+
+    def end(row: Int) -> Int:
+        return external_end(s, row, ask, total)
+
+    return for_each_group(
+        s,
+        "take-groups",
+        r,
+        lambda t, row: take_up_to(t, row, end(row), negate(ask.skip_zeroing)),
+        end=end,
+        zeroed=negate(ask.skip_zeroing),
+    )
+
+
+def take_new(s: State, r: Int, num_tokens: Int) -> State:
+    """Stage 3: blocks so that r's tables hold `num_tokens` tokens, group by group."""
+    engine = s.engine
+
+    def end(row: Int) -> Int:
+        return engine.blocks(num_tokens, engine.group(row))
+
+    return for_each_group(
+        s,
+        "take-groups",
+        r,
+        lambda t, row: take_up_to(t, row, end(row), True),
+        end=end,
+        zeroed=True,
+    )
+
+
+def take_up_to(s: State, row: Int, high: Int, zeroed: Bool) -> State:
+    """New blocks until the row has `high` entries; recorded for zeroing, unless a load writes them."""
+    low = s.length(row)
 
     def taken() -> State:
-        t = take(s, r, high - low)
-        return s.read.when(negate(ask.skip_zeroing), lambda: record_for_zeroing(t, r, low, high), t)
+        t = take(s, row, high - low)
+        return s.read.when(zeroed, lambda: record_for_zeroing(t, row, low, high), t)
 
     return s.read.when(high > low, taken, s)
 
 
-def take_new(s: State, r: Int, num_tokens: Int) -> State:
-    """Stage 3: blocks so that r's table holds `num_tokens` tokens."""
-    low, high = s.length(r), s.engine.blocks(num_tokens)
-    return s.read.when(high > low, lambda: record_for_zeroing(take(s, r, high - low), r, low, high), s)
+def adopt_and_take_external(s: State, r: Int, ask: Ask, total: Int) -> State:
+    """What a program did that went through the groups once (vllm#33775): a group's external blocks may be
+    those that a later group is about to adopt."""
+
+    def both_at_once(t: State, row: Int) -> State:
+        end = external_end(t, row, ask, total)
+        return take_up_to(adopt_row(t, row, ask, total), row, end, negate(ask.skip_zeroing))
+
+    return for_each_group(s, "adopt-and-take-groups", r, both_at_once)

@@ -1,6 +1,6 @@
 """The block pool: the free queue, references, and the prefix cache's hashes (vLLM's `BlockPool`).
 
-Each step says with `require` what it needs so that it cannot fail.
+Each step says with `require` what it needs so that it cannot fail. `r` is a row of the block tables.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ def take(s: State, r: Int, n: Int) -> State:
         else s.block_hash,
         table=lambda q, i: ite(new(q, i), s.at(start + i - end), s.table(q, i)),
         length=lambda q: ite(q == r, end + n, s.length(q)),
-        holder_request=lambda b, k: ite(taken(b), r, s.holder_request(b, k)),
+        holder_row=lambda b, k: ite(taken(b), r, s.holder_row(b, k)),
         holder_index=lambda b, k: ite(taken(b), end + nth(b), s.holder_index(b, k)),
         slot=lambda q, i: ite(new(q, i), 0, s.slot(q, i)),
         held=lambda j: ite(within(held, j, held + n), s.at(start + j - held), s.held(j)),
         held_rank=lambda b: ite(taken(b), held + nth(b), s.held_rank(b)),
-        writer_request=lambda b: ite(taken(b), r, s.writer_request(b)),
+        writer_row=lambda b: ite(taken(b), r, s.writer_row(b)),
         writer_index=lambda b: ite(taken(b), end + nth(b), s.writer_index(b)),
         evicted_idle=lambda b: both(negate(taken(b)), s.evicted_idle(b)),
         written=lambda b: ite(taken(b), 0, s.written(b)),
@@ -69,7 +69,7 @@ def touch(s: State, r: Int, b: Int) -> State:
         table=lambda q, i: ite(entry(q, i), b, s.table(q, i)),
         length=lambda q: ite(q == r, end + 1, s.length(q)),
         num_cached=lambda q: ite(q == r, end + 1, s.num_cached(q)),
-        holder_request=lambda c, j: ite(reference(c, j), r, s.holder_request(c, j)),
+        holder_row=lambda c, j: ite(reference(c, j), r, s.holder_row(c, j)),
         holder_index=lambda c, j: ite(reference(c, j), end, s.holder_index(c, j)),
         slot=lambda q, i: ite(entry(q, i), k, s.slot(q, i)),
     )
@@ -88,7 +88,7 @@ def release(s: State, r: Int, high: Int) -> State:
         return high - 1 - j if s.engine.rules.free_tail_first else low + j
 
     def moved(b: Int, k: Int) -> Bool:
-        return both(s.holder_request(b, k) == r, within(low, s.holder_index(b, k), high))
+        return both(s.holder_row(b, k) == r, within(low, s.holder_index(b, k), high))
 
     return s.replace(
         table=lambda q, i: ite(
@@ -96,7 +96,7 @@ def release(s: State, r: Int, high: Int) -> State:
         ),
         length=lambda q: ite(q == HAND, high - low, s.length(q)),
         first=lambda q: ite(q == HAND, 0, ite(q == r, high, s.first(q))),
-        holder_request=lambda b, k: ite(moved(b, k), HAND, s.holder_request(b, k)),
+        holder_row=lambda b, k: ite(moved(b, k), HAND, s.holder_row(b, k)),
         holder_index=lambda b, k: ite(moved(b, k), turned(s.holder_index(b, k)), s.holder_index(b, k)),
         slot=lambda q, i: ite(q == HAND, s.slot(r, source(i)), s.slot(q, i)),
         front=0,
@@ -146,14 +146,15 @@ def put_back(s: State, k: Int) -> State:
     return s.read.when(unreferenced, inserted, passed)
 
 
-def publish(s: State, r: Int, i: Int) -> State:
-    """Stage 4: entry i of r's table, a full block, gets its hash, unless it is the null block."""
+def publish(s: State, r: Int, i: Int, is_reachable: Bool) -> State:
+    """Stage 4: entry i of r's table, a full block, gets its hash if it is live and a hit could need it."""
     b, key = s.table(r, i), block_key(s.engine, r, i)
-    live = both(s.is_live(r, i), s.engine.looks_back)
+    live = both(s.is_live(r, i), is_reachable)
     read = s.read
     read.require("publish", s, either(negate(live), negate(s.is_hashed(b))))
     read.expect("no-aliased-write", lambda: both(i == s.num_cached(r), i < s.length(r)))
-    read.expect("drafts-never-hashed", lambda: i + 1 <= s.engine.full_blocks(s.num_tokens(r)))
+    final = s.num_tokens(s.engine.owner(r))
+    read.expect("drafts-never-hashed", lambda: i + 1 <= s.engine.full_blocks(final, s.engine.group(r)))
 
     def here(c: Int) -> Bool:
         return both(live, c == b)
@@ -181,10 +182,11 @@ def reset_prefix_cache(s: State) -> State:
 
 def record_for_zeroing(s: State, r: Int, low: Int, high: Int) -> State:
     """Entries low .. high - 1 of r's table are listed for zeroing before the next forward pass."""
-    end = s.num_to_zero
+    of = s.engine.group(r)
+    end = s.num_to_zero(of)
     return s.replace(
-        num_to_zero=end + high - low,
-        to_zero=lambda j: ite(j >= end, s.table(r, low + j - end), s.to_zero(j)),
+        num_to_zero=lambda g: ite(g == of, end + high - low, s.num_to_zero(g)),
+        to_zero=lambda g, j: ite(both(g == of, j >= end), s.table(r, low + j - end), s.to_zero(g, j)),
     )
 
 
@@ -218,14 +220,14 @@ def _unreference(s: State, r: Int, i: Int) -> State:
     b, k = s.table(r, i), s.slot(r, i)
     s.read.require("free", s, s.ref_cnt(b) > 0)
     last = s.ref_cnt(b) - 1
-    last_request, last_index = s.holder_request(b, last), s.holder_index(b, last)
+    last_request, last_index = s.holder_row(b, last), s.holder_index(b, last)
 
     def hole(c: Int, j: Int) -> Bool:
         return both(c == b, j == k)
 
     return s.replace(
         ref_cnt=lambda c: ite(c == b, last, s.ref_cnt(c)),
-        holder_request=lambda c, j: ite(hole(c, j), last_request, s.holder_request(c, j)),
+        holder_row=lambda c, j: ite(hole(c, j), last_request, s.holder_row(c, j)),
         holder_index=lambda c, j: ite(hole(c, j), last_index, s.holder_index(c, j)),
         slot=lambda q, x: ite(both(q == last_request, x == last_index), k, s.slot(q, x)),
     )

@@ -4,50 +4,66 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from slotproof.model.language.algebra import Bool, Function, Int, both, either, ite, maximum, negate
+from slotproof.model.language.algebra import Bool, Function, Int, both, either, ite, negate
 from slotproof.model.language.keys import block_key
 from slotproof.model.language.state import NULL_BLOCK, PREEMPTED, WAITING, State
-from slotproof.model.system.attention.group import hit_run
+from slotproof.model.system.attention.group import hit_start
 
 
 @dataclass(frozen=True)
 class Hits:
-    """What a lookup found: `num` table entries, `at(i)` the block of entry i (null before a window)."""
+    """What a lookup found: `tokens` tokens, which are `num(g)` table entries of group g; `at(g, i)` is the
+    block of its entry i (null before a window)."""
 
-    num: Int
+    tokens: Int
+    num: Function
     at: Function
 
 
-NO_HITS = Hits(0, lambda i: NULL_BLOCK)
+NO_HITS = Hits(0, lambda g: 0, lambda g, i: NULL_BLOCK)
 
 
 def get_computed_blocks(s: State, r: Int) -> Hits:
-    """The longest hit of at most num_tokens - 1 tokens: at least one token is left to compute.
+    """The longest hit of at most num_tokens - 1 tokens on which all groups agree: at least one token is left
+    to compute.
 
-    For full attention every block from the first; for a window the rightmost run of blocks that spans
-    it, or a prefix shorter than that. Of several blocks with one key the earliest hashed is the hit.
+    It ends where a block of every group ends. A group of full attention needs every block from the first; a
+    window the blocks that span it, or a prefix shorter than that. Of several blocks with one key the
+    earliest hashed is the hit. (vLLM looks at the groups in turn, each up to what the one before found, until
+    none finds less; that comes to the same.)
     """
     engine, rules, read = s.engine, s.engine.rules, s.read
-    limit = engine.full_blocks(s.num_tokens(r) - (1 if rules.lookup_leaves_a_token else 0))
+    groups = engine.groups
+    unit = engine.scheduler_block_size if rules.lookup_is_aligned else 1
+    limit = read.floor_div(s.num_tokens(r) - (1 if rules.lookup_leaves_a_token else 0), unit)
 
-    def block(i: Int) -> Int:
-        return read.earliest(s, block_key(engine, r, i))
+    def block(g: Int, i: Int) -> Int:
+        return read.earliest(s, block_key(engine, engine.row(r, g), i))
 
-    def found(i: Int) -> Bool:
-        return s.block_hash(block(i)) == block_key(engine, r, i)
+    def found(g: Int, i: Int) -> Bool:
+        return s.block_hash(block(g, i)) == block_key(engine, engine.row(r, g), i)
 
-    def start(n: Int) -> Int:
-        run = hit_run(engine)
-        return 0 if run is None else maximum(0, n - run)
+    def blocks(g: Int, n: Int) -> Int:
+        """The blocks of group g that n units are."""
+        return n if groups.is_one else engine.full_blocks(read.times(n, unit), g)
 
-    def hit(n: Int) -> Bool:
+    def hit(g: Int, n: Int) -> Bool:
+        end = blocks(g, n)
         if not rules.lookup_stops_at_miss:
-            return either(n == 0, found(n - 1))
-        return read.every(start(n), n, found)
+            return either(end == 0, found(g, end - 1))
+        return read.every(hit_start(engine, g, end), end, lambda i: found(g, i))
 
-    num = read.largest(limit, hit)
-    first = start(num)
-    return Hits(num, lambda i: ite(i >= first, block(i), NULL_BLOCK))
+    def agree(n: Int) -> Bool:
+        asked = groups.num if rules.lookup_agrees_on_a_length else 1
+        return read.every(0, asked, lambda g: hit(g, n))
+
+    units = read.largest(limit, agree)
+
+    def at(g: Int, i: Int) -> Int:
+        needed = both(i >= hit_start(engine, g, blocks(g, units)), i < blocks(g, units))
+        return ite(needed, block(g, i), NULL_BLOCK)
+
+    return Hits(read.times(units, unit), lambda g: blocks(g, units), at)
 
 
 def hits_for(s: State, r: Int, skip_cache: Bool) -> Hits:
@@ -57,4 +73,4 @@ def hits_for(s: State, r: Int, skip_cache: Bool) -> Hits:
     if looks is False:
         return NO_HITS
     hits = get_computed_blocks(s, r)
-    return Hits(ite(looks, hits.num, 0), hits.at)
+    return Hits(ite(looks, hits.tokens, 0), lambda g: ite(looks, hits.num(g), 0), hits.at)

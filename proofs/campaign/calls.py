@@ -101,7 +101,7 @@ def _makers(running: Running) -> list[tuple[int, Maker, list[int]]]:
     room = [r for r in runs if step_room(running, r) > 0]
     in_flight = [r for r in runs if s.in_flight(r) > 0]
     has_run = [r for r in runs if _final_run(running, r) > 0]
-    with_blocks = [r for r in alive if s.length(r) > 0]
+    with_blocks = [r for r in alive if s.length(engine.row(r, 0)) > 0]
     hashed = [b for b in range(1, engine.num_blocks) if s.is_hashed(b)]
     idle = s.num_held == 0
     makers: list[tuple[int, Maker, list[int]]] = [
@@ -168,8 +168,8 @@ def _admit(running: Running, digits: Digits, options: list[int]) -> Call:
     r = digits.pick(options)
     skip_cache = digits.one_in(8)
     computed = s.computed(r)
-    hits = running.hits(r, skip_cache).num
-    total = computed + engine.tokens(hits)
+    hits = running.hits(r, skip_cache).tokens
+    total = computed + hits
     room = s.num_tokens(r) - 1 - total
     external = 0
     kind = digits.below(6)
@@ -307,7 +307,8 @@ def call_name(call: Call) -> str:
 
 def model_config(config: Config) -> dict[str, Any]:
     """The keywords of `Running` for a configuration."""
-    return msgspec.structs.asdict(config)
+    fields = msgspec.structs.asdict(config)
+    return fields | {"groups": tuple((group.block_size, group.sliding_window) for group in config.groups)}
 
 
 def configurations(seed: int) -> tuple[Config, ...]:

@@ -143,15 +143,30 @@ def _requests(running: Running, s: State) -> Sequence[int]:
     return (HAND, *running.requests)
 
 
+def _rows(running: Running, s: State) -> Sequence[int]:
+    return (HAND, *running.rows)
+
+
+def _groups(running: Running, s: State) -> Sequence[int]:
+    return range(s.engine.groups.num)
+
+
 def _indices(running: Running, s: State) -> Sequence[int]:
-    reach = (max(s.length(r), s.engine.blocks(s.num_tokens(r))) for r in _requests(running, s))
-    return range(1 + max(reach))
+    engine = s.engine
+
+    def reach(row: int) -> int:
+        entries: int = max(s.length(row), engine.blocks(s.num_tokens(engine.owner(row)), engine.group(row)))
+        return entries
+
+    return range(1 + max(reach(row) for row in _rows(running, s)))
 
 
 _DOMAINS: dict[str, Callable[[Running, State], Sequence[int]]] = {
     "block": lambda running, s: range(running.read.num_blocks),
     "position": lambda running, s: range(running.read.num_blocks),
     "request": _requests,
+    "row": _rows,
+    "group": _groups,
     "index": _indices,
     "reference": lambda running, s: range(1 + max(s.ref_cnt(b) for b in range(running.read.num_blocks))),
 }

@@ -9,16 +9,19 @@ from typing import Any
 
 import msgspec
 
-from slotproof.impl.protocol import Call, Config
+from slotproof.impl.protocol import Call, Config, Group
 from slotproof.model.claims.check import Check
+from slotproof.model.claims.statements import STATEMENTS
 from slotproof.model.language.rules import Rules
 from slotproof.model.running import ContractError
 from slotproof.proofs.campaign.calls import NUMBER_BYTES, decode
+from slotproof.proofs.campaign.corpus import CORPUS
+from slotproof.proofs.campaign.kinds import FULL, HYBRID, SLIDING_WINDOW, kind_of
 from slotproof.proofs.campaign.monitor import Monitor, Violation
 
 CALLS_A_RUN = 30
-ENOUGH_CALLS = 2_000
-"""Calls after which a campaign that found a story ends."""
+ENOUGH_CALLS = {FULL: 2_000, SLIDING_WINDOW: 2_000, HYBRID: 400}
+"""Calls after which a campaign that found a story ends, by kind; of several groups each takes longer."""
 MAX_CALLS = 60_000
 """Calls after which it ends without one."""
 TRIES = 3
@@ -34,12 +37,15 @@ class Story:
     violation: Violation
 
 
-def tiny_configurations(random: Random, window: bool | None = None) -> Iterator[Config]:
-    """Pools of a few blocks, without end; with or without a window, or either."""
+def tiny_configurations(random: Random, kind: str | None = None) -> Iterator[Config]:
+    """Pools of a few blocks, without end; of one kind, or with one group of either."""
     while True:
+        if kind == HYBRID:
+            yield _tiny_hybrid(random)
+            continue
         block_size = random.choice((1, 1, 2, 2, 3))
         num_blocks = random.choice((4, 5, 6, 7, 8))
-        sliding = random.random() < 0.5 if window is None else window
+        sliding = random.random() < 0.5 if kind is None else kind == SLIDING_WINDOW
         yield Config(
             num_blocks=num_blocks,
             block_size=block_size,
@@ -50,13 +56,43 @@ def tiny_configurations(random: Random, window: bool | None = None) -> Iterator[
         )
 
 
-def find(rules: Rules, window: bool | None = None, seed: int = 0) -> dict[str, Story]:
+def _tiny_hybrid(random: Random) -> Config:
+    """Two groups or three, mostly one of full attention and one with a window, of small blocks: so that hits
+    are found on which all agree."""
+    size = random.choice((1, 1, 1, 2))
+    plain = random.random() < 0.6
+    groups = [
+        Group(
+            block_size=size if plain else size * random.choice((1, 1, 2, 3)),
+            sliding_window=random.choice((None, 2, 3, 4)) if n else random.choice((None, None, 3)),
+        )
+        for n in range(2 if plain else random.choice((2, 3)))
+    ]
+    num_blocks = random.choice((6, 7, 8, 9))
+    return Config(
+        num_blocks=num_blocks,
+        block_size=groups[0].block_size,
+        sliding_window=groups[0].sliding_window,
+        groups=tuple(groups[1:]),
+        max_model_len=num_blocks * size * random.choice((2, 2, 4)) // 4,
+        watermark_blocks=random.choice((0, 0, 1)),
+        max_in_flight_tokens=random.choice((1, 2, 3, 1 << 30)),
+    )
+
+
+def find(rules: Rules, kind: str | None = None, seed: int = 0) -> dict[str, Story]:
     """The statements that fall first in some run of a campaign, each with a short story.
 
-    `window` is as in `tiny_configurations`.
+    `kind` is as in `tiny_configurations`.
     """
     random, stories, calls = Random(seed), dict[str, list[Story]](), 0
-    for config in tiny_configurations(random, window):
+    for config, known in CORPUS:
+        if kind in (None, kind_of(config)):
+            for statement in STATEMENTS:
+                story = tell(config, known, rules, statement)
+                if story is not None:
+                    stories.setdefault(statement, []).append(story)
+    for config in tiny_configurations(random, kind):
         monitor, made = Monitor(config, rules), []
         for _ in range(CALLS_A_RUN):
             call = decode(monitor.running, random.getrandbits(8 * NUMBER_BYTES))
@@ -70,7 +106,7 @@ def find(rules: Rules, window: bool | None = None, seed: int = 0) -> dict[str, S
                 stories.setdefault(violation.statement, []).append(Story(config, tuple(made), violation))
             if violations:
                 break
-        if calls >= (ENOUGH_CALLS if stories else MAX_CALLS):
+        if calls >= (ENOUGH_CALLS[kind or FULL] if stories else MAX_CALLS):
             break
     return {statement: _shortest(told, rules) for statement, told in sorted(stories.items())}
 

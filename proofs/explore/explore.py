@@ -18,10 +18,10 @@ from slotproof.model.language.rules import RULES, Rules
 from slotproof.model.language.state import State
 from slotproof.model.running import ContractError, Running
 from slotproof.proofs.campaign.calls import call_fields, model_config
+from slotproof.proofs.campaign.kinds import FULL, KINDS, kind_of
 from slotproof.proofs.campaign.stories import Story, made_small, simplified, tell
 from slotproof.proofs.explore.bounded import Bounds, Goal, breaks, reaches, search
 from slotproof.proofs.output.words import counted, verb
-from slotproof.proofs.prove.symbols import SLIDING_WINDOW
 
 ENGINES = (
     Config(num_blocks=5, block_size=1, max_model_len=5, watermark_blocks=1),
@@ -51,8 +51,8 @@ class Answer:
 
 
 def engines(kind: str | None, **set_: int) -> tuple[Config, ...]:
-    """The engines to look at: of one kind of attention or both, with some settings fixed."""
-    wanted = [e for e in ENGINES if kind is None or (e.sliding_window is None) == (kind == "full")]
+    """The engines to look at: of one kind or all, with some settings fixed."""
+    wanted = [e for e in ENGINES if kind in (None, kind_of(e))]
     changed = [msgspec.structs.replace(e, **set_) for e in wanted]
     return tuple(dict.fromkeys(changed))
 
@@ -67,11 +67,12 @@ def explore_faults(
     """The shortest story by which one of the statements falls under the rules, or, with something allowed,
     the statement as it would be without its needs."""
     wanted, more = tuple(statements), () if allowed is None else (allowed.check,)
-    about_windows = any(RULES[rule]["kind"] for rule in RULES if not getattr(rules, rule))
+    kinds = {RULES[rule]["kind"] or FULL for rule in RULES if not getattr(rules, rule)}
+    about = max(kinds, key=KINDS.index, default=FULL)
     if allowed is not None:
-        about_windows = allowed.kind == SLIDING_WINDOW
-    of_kind = tuple(c for c in configs if (c.sliding_window is not None) == about_windows)
-    configs = of_kind or configs  # a rule that is not about windows shows without them
+        about = allowed.kind or FULL
+    # A rule that is about nothing special shows in the simplest engines.
+    configs = tuple(c for c in configs if kind_of(c) == about) or configs
 
     answer = _shortest(configs, rules, breaks(wanted, more), bounds)
     if answer.config is None:

@@ -11,8 +11,9 @@ Z3's to choose.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from math import lcm
 from typing import Any
 
 import z3
@@ -20,21 +21,26 @@ import z3
 from slotproof.impl.protocol import Config
 from slotproof.model.language.algebra import Bool, Function, Int, both, either, implies, ite, negate, within
 from slotproof.model.language.engine import Engine
+from slotproof.model.language.groups import Groups, some_groups
 from slotproof.model.language.rules import Rules
 from slotproof.model.language.state import FIELDS, FUNCTIONS, HAND, NULL_BLOCK, State, initial
 from slotproof.proofs.prove.claims import as_term
 
 ARGUMENTS: dict[str, tuple[str, ...]] = {
     "at": ("position",),
-    "to_zero": ("position",),
+    "to_zero": ("group", "position"),
+    "num_to_zero": ("group",),
     "held": ("position",),
-    "table": ("request", "index"),
-    "slot": ("request", "index"),
-    "holder_request": ("block", "reference"),
+    "table": ("row", "index"),
+    "slot": ("row", "index"),
+    "length": ("row",),
+    "first": ("row",),
+    "num_cached": ("row",),
+    "holder_row": ("block", "reference"),
     "holder_index": ("block", "reference"),
 }
 """What the arguments of a field are; of the others, a block or a request."""
-_OF_REQUEST = ("length", "first", "num_cached", "status", "num_tokens", "computed", "in_flight", "unwritten")
+_OF_REQUEST = ("status", "num_tokens", "computed", "in_flight", "unwritten")
 _DEFAULT: dict[str, Any] = {"rank": -1, "held_rank": -1, "evicted_idle": False}
 
 
@@ -43,15 +49,17 @@ class Sizes:
     """How far tables reach."""
 
     blocks: int
-    block_size: int
+    tokens: int
+    """Tokens of a request, at most."""
     requests: int
+    groups: int
     indices: int
     """Entries of a block table, at most."""
 
     @property
     def bits(self) -> int:
         """The width of every number: a key holds a binary digit for each token, and there is a sign."""
-        return max(8, self.indices * self.block_size + 6)
+        return max(8, self.tokens + 6 + (self.groups - 1).bit_length())
 
     def domain(self, kind: str) -> range:
         """The values of a kind of variable."""
@@ -59,8 +67,10 @@ class Sizes:
             "block": range(self.blocks),
             "position": range(self.blocks),
             "request": range(HAND, self.requests),
+            "group": range(self.groups),
+            "row": range(HAND, self.requests * self.groups),
             "index": range(self.indices),
-            "reference": range(self.requests + 1),
+            "reference": range(self.requests * self.groups + 1),
         }[kind]
 
 
@@ -78,7 +88,7 @@ class Tables:
 
     def __post_init__(self) -> None:
         ids = range(self.sizes.requests)
-        tokens = range(self.sizes.indices * self.sizes.block_size)
+        tokens = range(self.sizes.tokens)
         self.token_of = {r: [self.fresh(f"token{r}", 0, 1) for _ in tokens] for r in ids}
         self.salt_of = {r: self.fresh(f"salt{r}", 0, 1) for r in ids}
         self.lora_of = {r: self.fresh(f"lora{r}", 0, 1) for r in ids}
@@ -148,7 +158,7 @@ class Tables:
     def loop(
         self, name: str, low: Int, high: Int, step: Callable[[State, Int], State], state: State, **of: Any
     ) -> State:
-        for k in self.sizes.domain("index"):
+        for k in self.sizes.domain("group" if name.endswith("-groups") else "index"):
             state = self.when(within(low, k, high), partial(step, state, k), state)
         return state
 
@@ -159,16 +169,22 @@ class Tables:
     def expect(self, statement: str, condition: Callable[[], Bool]) -> None:
         pass
 
-    def count(self, low: Int, high: Int, predicate: Callable[[Int], Bool]) -> Int:
+    def count(self, low: Int, high: Int, predicate: Callable[..., Bool], *of: Int) -> Int:
         indices = self.sizes.domain("index")
-        return sum(ite(both(within(low, i, high), predicate(i)), 1, 0) for i in indices)
+        return sum(ite(both(within(low, i, high), predicate(*of, i)), 1, 0) for i in indices)
+
+    def total(self, high: Int, amount: Callable[[Int], Int]) -> Int:
+        return sum(ite(g < high, amount(g), 0) for g in self.sizes.domain("group"))
 
     def every(self, low: Int, high: Int, predicate: Callable[[Int], Bool]) -> Bool:
+        if isinstance(low, int) and isinstance(high, int):
+            return both(*(predicate(i) for i in range(low, high)))
         return both(*(implies(within(low, i, high), predicate(i)) for i in self.sizes.domain("index")))
 
     def largest(self, limit: Int, predicate: Callable[[Int], Bool]) -> Int:
         found: Int = 0
-        for n in range(1, self.sizes.indices + 1):
+        for n in self.sizes.domain("index"):
+            n = n + 1
             found = ite(both(n <= limit, predicate(n)), n, found)
         return self.named(found)
 
@@ -180,18 +196,17 @@ class Tables:
             found, when = self.named(ite(better, b, found)), self.named(ite(better, state.stamp(b), when))
         return found
 
-    def floor_div(self, tokens: Int) -> Int:
-        size = self.sizes.block_size
-        if isinstance(tokens, int) or size == 1:
+    def floor_div(self, tokens: Int, size: Int) -> Int:
+        if isinstance(size, int) and (isinstance(tokens, int) or size == 1):
             return tokens // size if isinstance(tokens, int) else tokens
         # A bit-vector's division rounds towards zero, an integer's towards minus infinity.
         return ite(tokens >= 0, tokens / size, -((size - 1 - tokens) / size))
 
-    def ceil_div(self, tokens: Int) -> Int:
-        return self.floor_div(tokens + self.sizes.block_size - 1)
+    def ceil_div(self, tokens: Int, size: Int) -> Int:
+        return self.floor_div(tokens + size - 1, size)
 
-    def times(self, blocks: Int) -> Int:
-        return blocks * self.sizes.block_size
+    def times(self, blocks: Int, size: Int) -> Int:
+        return blocks * size
 
     def span(self, request: Int, start: Int, end: Int) -> Int:
         # The tokens as binary digits, behind a leading one that tells their number.
@@ -199,14 +214,14 @@ class Tables:
             tokens = self.token_of[r][low:high]
             return self.named(sum((t * 2**n for n, t in enumerate(tokens)), 2 ** max(0, high - low)))
 
-        ends = range(0, self.sizes.indices * self.sizes.block_size + 1)
+        ends = range(0, self.sizes.tokens + 1)
         return _chosen(
             (request, start, end), (range(self.sizes.requests), ends, ends), lambda r, a, b: digits(r, a, b)
         )
 
     def digest(self, *parts: Int) -> Int:
-        span, lora, salt = parts
-        return (span * 2 + lora) * 2 + salt + 1
+        span, lora, salt, group = parts
+        return ((span * 2 + lora) * 2 + salt) * self.sizes.groups + group + 1
 
     def salt(self, request: Int) -> Int:
         return _chosen((request,), (range(self.sizes.requests),), lambda r: self.salt_of[r])
@@ -240,14 +255,41 @@ def _constant(condition: Bool) -> Bool:
     return True if z3.is_true(simple) else False if z3.is_false(simple) else condition
 
 
+def _groups(config: Config, sizes: Sizes) -> Groups:
+    """The groups of a configuration, of which any may be asked for by a term."""
+    known = some_groups([(group.block_size, group.sliding_window) for group in config.all_groups])
+    if known.is_one:
+        return known
+    domain = (sizes.domain("group"),)
+
+    def of_group(function: Function) -> Function:
+        return lambda g: _chosen((g,), domain, function)
+
+    def of_row(function: Function) -> Function:
+        return lambda row: _chosen((row,), (sizes.domain("row"),), function)
+
+    return replace(
+        known,
+        kind=of_group(known.kind),
+        block_size=of_group(known.block_size),
+        window=of_group(lambda g: known.window(g) or 1),
+        owner=of_row(known.owner),
+        of_row=of_row(known.of_row),
+    )
+
+
 def start(config: Config, rules: Rules, requests: int) -> tuple[Tables, State]:
     """The idle pool of a configuration."""
-    indices = -(-config.max_model_len // config.block_size)
-    read = Tables(Sizes(config.num_blocks, config.block_size, requests, indices))
+    groups = config.all_groups
+    unit = lcm(*(group.block_size for group in groups))
+    indices = -(-config.max_model_len // min(group.block_size for group in groups))
+    tokens = -(-config.max_model_len // unit) * unit
+    read = Tables(Sizes(config.num_blocks, tokens, requests, len(groups), indices))
     engine = Engine(
         num_blocks=config.num_blocks,
         max_model_len=config.max_model_len,
-        sliding_window=config.sliding_window,
+        groups=_groups(config, read.sizes),
+        scheduler_block_size=unit,
         enable_caching=config.enable_caching,
         watermark_blocks=config.watermark_blocks,
         max_in_flight_tokens=config.max_in_flight_tokens,

@@ -38,6 +38,11 @@ class Fault:
         return RULES[self.rules[0]]["stage"]
 
     @property
+    def kind(self) -> str:
+        """The kind of engines that it shows in, if only one."""
+        return RULES[self.rules[0]]["kind"]
+
+    @property
     def bent(self) -> Rules:
         """The rules with those that it bends switched off."""
         return Rules().without(*self.rules)
@@ -166,6 +171,15 @@ FAULTS = (
         (11562, 11565),
     ),
     _fault(
+        "adopt_all_before_external",
+        "two-phase",
+        "The groups are gone through once: each adopts its hits and at once takes blocks for the external "
+        "tokens. They may be the very blocks that the next group is about to adopt, which then holds another "
+        "group's KV.",
+        "vllm-33775",
+        (33775,),
+    ),
+    _fault(
         "touch_references",
         "ref-count",
         "A hit adds no reference. When the first holder ends, the block is freed under the second.",
@@ -253,6 +267,20 @@ FAULTS = (
         on_vllm=_LOOKUP,
     ),
     _fault(
+        "lookup_agrees_on_a_length",
+        "consistent-hit",
+        "The first group's hit counts for all. Where another group has evicted a block of it, the request "
+        "skips tokens whose KV that group does not have.",
+        on_vllm=_LOOKUP,
+    ),
+    _fault(
+        "lookup_is_aligned",
+        "consistent-hit",
+        "A hit may end inside a block. The group with the larger blocks has no whole block for the last "
+        "tokens, and they count as computed.",
+        on_vllm=_LOOKUP,
+    ),
+    _fault(
         "key_covers_prefix",
         "hash-soundness",
         "A key covers its own block alone: equal blocks behind different beginnings are taken for one "
@@ -263,6 +291,13 @@ FAULTS = (
         "salt-isolation",
         "The cache salt is not in the key: users who asked to be kept apart share blocks, and can time each "
         "other.",
+        on_vllm=_LOOKUP,
+    ),
+    _fault(
+        "key_covers_group",
+        "one-group",
+        "The group is not in the key: a group finds the block of another, and attends to the KV of layers "
+        "that are not its own.",
         on_vllm=_LOOKUP,
     ),
     _fault(
@@ -284,8 +319,6 @@ LEFT_OUT = {
     42571: "A freed list that names one block twice. With one attention group every live entry of a block "
     "table has a block of its own, and all that is freed is such a table; the list came from a "
     "connector that offloads KV and holds blocks by itself. The model has no such caller yet.",
-    33775: "An external load that evicts another group's hits, not touched yet. It needs several attention "
-    "groups.",
 }
 """Public bugs that the model cannot tell yet, by the number of their issue or pull request, and why."""
 

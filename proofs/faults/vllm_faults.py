@@ -126,6 +126,25 @@ def _check_before_commit() -> Any:
     return allocation(make)
 
 
+def _adopt_all_before_external() -> Any:
+    from vllm.v1.core.kv_cache_coordinator import KVCacheCoordinator
+
+    def allocate_new_computed_blocks(self: Any, request_id: str, new_computed_blocks: Any, **of: Any) -> None:
+        managers = self.single_type_managers
+        if any(request_id in manager.num_cached_block for manager in managers):
+            return
+        tokens = of["num_local_computed_tokens"], of["num_external_computed_tokens"]
+        for g, manager in enumerate(managers):
+            manager.add_local_computed_blocks(request_id, new_computed_blocks[g], *tokens)
+            if tokens[1] > 0:
+                zeroed = g not in of["skip_zeroing_group_ids"]
+                manager.allocate_external_computed_blocks(request_id, *tokens, zeroed)
+
+    return replaced(
+        KVCacheCoordinator, "allocate_new_computed_blocks", lambda _: allocate_new_computed_blocks
+    )
+
+
 def _touch_references() -> Any:
     def make(original: Any) -> Any:
         def touch(self: Any, blocks: Any) -> None:
@@ -255,6 +274,23 @@ def _lookup_run_covers_window() -> Any:
     return replaced(SlidingWindowManager, "_contiguous_blocks_for_hit", lambda _: classmethod(blocks))
 
 
+def _lookup_agrees_on_a_length() -> Any:
+    from vllm.v1.core.kv_cache_coordinator import HybridKVCacheCoordinator
+
+    def find_longest_cache_hit(self: Any, block_hashes: Any, max_cache_hit_length: int) -> Any:
+        blocks, lengths = self.find_longest_cache_hit_per_group(block_hashes, max_cache_hit_length)
+        return blocks, lengths[0], 0
+
+    return replaced(HybridKVCacheCoordinator, "find_longest_cache_hit", lambda _: find_longest_cache_hit)
+
+
+def _lookup_is_aligned() -> Any:
+    from vllm.v1.core.kv_cache_coordinator import HybridKVCacheCoordinator
+
+    unit = property(lambda self: self.hash_block_size)
+    return replaced(HybridKVCacheCoordinator, "_cache_hit_alignment_tokens", lambda _: unit)
+
+
 def _key_covers_prefix() -> Any:
     from vllm.v1.core import kv_cache_utils
 
@@ -266,6 +302,15 @@ def _key_covers_prefix() -> Any:
 
 def _key_covers_salt() -> Any:
     return extra_keys(lambda keys: [key for key in keys if key[0] != "cache_salt"])
+
+
+def _key_covers_group() -> Any:
+    from vllm.v1.core import block_pool
+
+    def make(original: Any) -> Any:
+        return lambda block_hash, group_id: original(block_hash, 0)
+
+    return replaced(block_pool, "make_block_hash_with_group_id", make)
 
 
 def _key_tags_kinds() -> Any:
@@ -288,6 +333,7 @@ PATCHES: dict[str, Callable[[], Any]] = {
     "lookahead_gets_slots": lambda: always(num_lookahead_tokens=0),
     "slots_end_at_max_model_len": lambda: with_manager(max_model_len=1 << 30),
     "check_before_commit": _check_before_commit,
+    "adopt_all_before_external": _adopt_all_before_external,
     "touch_references": _touch_references,
     "touch_leaves_queue": _touch_leaves_queue,
     "new_from_front": _new_from_front,
@@ -302,8 +348,11 @@ PATCHES: dict[str, Callable[[], Any]] = {
     "lookup_leaves_a_token": _lookup_leaves_a_token,
     "lookup_stops_at_miss": _lookup_stops_at_miss,
     "lookup_run_covers_window": _lookup_run_covers_window,
+    "lookup_agrees_on_a_length": _lookup_agrees_on_a_length,
+    "lookup_is_aligned": _lookup_is_aligned,
     "key_covers_prefix": _key_covers_prefix,
     "key_covers_salt": _key_covers_salt,
+    "key_covers_group": _key_covers_group,
     "key_tags_kinds": _key_tags_kinds,
 }
 """By rule, the patch that takes it away."""

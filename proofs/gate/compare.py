@@ -11,9 +11,12 @@ from typing import Any
 import msgspec
 
 from slotproof.impl.protocol import Allocate, Call, ResetPrefixCache, Result, Snapshot, TakeNewBlockIds
+from slotproof.model.language.engine import Engine
 from slotproof.model.language.state import State
 from slotproof.model.running import Running
 from slotproof.model.scheduling.caller import Outcome
+from slotproof.model.system.allocate_slots import Answer
+from slotproof.model.system.prefix_cache import Hits
 from slotproof.proofs.output.text import block_names
 from slotproof.proofs.output.words import counted, one_line
 from slotproof.proofs.traces.trace import usage_of
@@ -91,31 +94,45 @@ def _short(value: object) -> str:
 def expected_result(before: State, call: Call, outcome: Outcome) -> Result:
     """What the protocol answers for a call that the model took from the state `before`."""
     if isinstance(call, TakeNewBlockIds):
-        return Result(new_blocks=tuple(before.to_zero(i) for i in range(before.num_to_zero)))
+        return Result(new_blocks=to_zero(before))
     if isinstance(call, ResetPrefixCache):
         return Result(granted=bool(outcome.granted))
     if not isinstance(call, Allocate):
         return Result()
-    hits = tuple(outcome.hits.at(i) for i in range(outcome.hits.num))
-    answer = outcome.answer
+    hits, answer = hit_blocks(before.engine, outcome.hits), outcome.answer
     if answer is None or not outcome.granted:
         return Result(granted=False, hits=hits)
-    s, r = outcome.state, call.request
-    return Result(hits=hits, new_blocks=tuple(s.table(r, i) for i in range(answer.new_low, answer.new_high)))
+    return Result(hits=hits, new_blocks=new_blocks(outcome.state, call.request, answer))
+
+
+def hit_blocks(engine: Engine, hits: Hits) -> tuple[int, ...]:
+    """The blocks of a hit, group after group."""
+    return tuple([hits.at(g, i) for g in range(engine.groups.num) for i in range(hits.num(g))])
+
+
+def new_blocks(s: State, request: int, answer: Answer) -> tuple[int, ...]:
+    """The blocks that a grant returns, group after group."""
+    rows = [(s.engine.row(request, g), g) for g in range(s.engine.groups.num)]
+    return tuple([s.table(row, i) for row, g in rows for i in range(answer.new_low(g), answer.new_high(g))])
+
+
+def to_zero(s: State) -> tuple[int, ...]:
+    """The blocks to zero, group after group."""
+    return tuple([s.to_zero(g, i) for g in range(s.engine.groups.num) for i in range(s.num_to_zero(g))])
 
 
 def expected_snapshot(running: Running) -> Snapshot:
     """The model's state as the protocol shows it."""
     s = running.state
     blocks = range(1, running.engine.num_blocks)
-    lengths = {r: s.length(r) for r in running.requests}
+    lengths = {row: s.length(row) for row in running.rows}
     return Snapshot(
         free_queue=tuple([s.at(i) for i in range(s.num_free)]),
         ref_cnt=(0, *[s.ref_cnt(b) for b in blocks]),
         hashes=(None, *[s.block_hash(b) or None for b in blocks]),
         tables={r: tuple([s.table(r, i) for i in range(n)]) for r, n in lengths.items() if n},
         usage=usage_of(running.engine.num_blocks, s.num_free),
-        to_zero=tuple([s.to_zero(i) for i in range(s.num_to_zero)]),
+        to_zero=to_zero(s),
     )
 
 

@@ -195,7 +195,7 @@ def reached(config: Config, e: Expectation) -> Iterator[str]:
         yield "reset: done" if e.outcome.granted else "reset: refused"
         if e.outcome.granted and any(s.is_hashed(b) for b in range(1, config.num_blocks)):
             yield "reset: done, with hashes to drop"
-    elif isinstance(call, TakeNewBlockIds) and s.num_to_zero > 0:
+    elif isinstance(call, TakeNewBlockIds) and s.num_to_zero(0) > 0:
         yield "zeroing: a list is taken"
 
 
@@ -210,15 +210,15 @@ def _allocate(s: State, t: State, call: Allocate, e: Expectation) -> Iterator[st
             yield "stage 1: a window releases hashed blocks"
         if not answer.granted:
             yield "stage 1: a window releases, and stage 2 refuses"
-    cap = admission_cap(engine)
+    cap = admission_cap(engine, 0)
     if call.must_fit and cap is not None and engine.blocks(s.num_tokens(r)) > cap:
         yield "stage 0: a window's admission is capped"
     need_slot = min(answer.total + call.new + call.lookahead, engine.max_model_len)
     if answer.fits and answer.need and cap is not None and engine.blocks(need_slot) > cap:
         yield "stage 2: a window's step is not capped"
     hits = e.outcome.hits
-    outside = range(min(skipped_blocks(engine, answer.total), hits.num))
-    if answer.fits and any(hits.at(i) and s.is_free(hits.at(i)) for i in outside):
+    outside = range(min(skipped_blocks(engine, 0, answer.total), hits.num(0)))
+    if answer.fits and any(hits.at(0, i) and s.is_free(hits.at(0, i)) for i in outside):
         yield "stage 2: an idle hit outside the window is not counted"
     if call.skip_cache and engine.enable_caching and s.num_tokens(r) > engine.tokens(1):
         yield "cache: a lookup is skipped"
@@ -276,13 +276,13 @@ def _granted(s: State, call: Allocate, answer: Answer) -> Iterator[str]:
 def _adopted(s: State, t: State, call: Allocate, e: Expectation) -> Iterator[str]:
     """Where the blocks came from, and what was published."""
     engine, r, hits = s.engine, call.request, e.outcome.hits
-    for i in range(t.first(r), hits.num):
-        yield "stage 3: a held hit" if s.ref_cnt(hits.at(i)) else "stage 3: an idle hit"
-    if hits.num > t.first(r) > 0:
+    for i in range(t.first(r), hits.num(0)):
+        yield "stage 3: a held hit" if s.ref_cnt(hits.at(0, i)) else "stage 3: an idle hit"
+    if hits.num(0) > t.first(r) > 0:
         yield "stage 3: a hit behind null blocks"
-    if hits.num and s.status(r) == PREEMPTED:
+    if hits.num(0) and s.status(r) == PREEMPTED:
         yield "stage 3: a hit for a preempted request"
-    held = max(s.length(r), hits.num, t.first(r))
+    held = max(s.length(r), hits.num(0), t.first(r))
     if any(s.is_hashed(t.table(r, i)) for i in range(held, t.length(r))):
         yield "stage 3: a pop evicts a hash"
     if not engine.enable_caching:

@@ -89,7 +89,7 @@ def safe(call: Call, running: Running) -> Call:
     s, r = running.state, call.request
     if s.status(r) == RUNNING or s.computed(r) > 0:
         return call
-    size, tokens = running.read.block_size, s.num_tokens(r)
+    size, tokens = running.engine.scheduler_block_size, s.num_tokens(r)
     room = tokens - (tokens - 1) // size * size
     if call.external:
         external = min(call.external, room - 1)
@@ -286,7 +286,7 @@ def _show(running: Running, ledger: Ledger, s: Snapshot, hidden: frozenset[str])
             num_tokens=lambda r: len(entries[r].tokens) if r in entries else 0,
             computed=of("computed"),
             in_flight=of("in_flight"),
-            num_to_zero=len(s.to_zero),
-            to_zero=lambda j: s.to_zero[j],
+            num_to_zero=lambda g: len(s.to_zero),
+            to_zero=lambda g, j: s.to_zero[j],
         )
     )

@@ -14,11 +14,11 @@ from slotproof.model.language.rules import Rules
 from slotproof.model.language.state import LOADING, PREEMPTED, RUNNING, WAITING, State
 from slotproof.model.running import Running, Text
 from slotproof.model.system.allocate_slots import Ask, allocate_slots
-from slotproof.model.system.attention.group import cache_blocks, free, remove_skipped_blocks
+from slotproof.model.system.coordinator import cache_blocks, free, remove_skipped_blocks
 from slotproof.model.system.pool import evict_blocks, reset_prefix_cache
 from slotproof.model.system.prefix_cache import NO_HITS, get_computed_blocks
 from slotproof.proofs.campaign.calls import model_config
-from slotproof.proofs.gate.compare import expected_snapshot
+from slotproof.proofs.gate.compare import expected_snapshot, hit_blocks, new_blocks, to_zero
 
 _STATUS = {
     Status.WAITING: WAITING,
@@ -40,8 +40,7 @@ class ModelAllocator(Adapter):
         if not self.config.enable_caching:
             return Hit()
         hits = get_computed_blocks(self._state(entry), entry.number)
-        blocks = tuple(hits.at(i) for i in range(hits.num))
-        return Hit(blocks, len(blocks) * self.config.block_size, hits)
+        return Hit(hit_blocks(self._running.engine, hits), hits.tokens, hits)
 
     def allocate(self, entry: Entry, call: Allocate, hit: Hit) -> tuple[int, ...] | None:
         ask = Ask(
@@ -59,8 +58,7 @@ class ModelAllocator(Adapter):
         self._running.take(answer.state)
         if not answer.granted:
             return None
-        table = self._running.state.table
-        return tuple(table(entry.number, i) for i in range(answer.new_low, answer.new_high))
+        return new_blocks(answer.state, entry.number, answer)
 
     def publish(self, entry: Entry, num_tokens: int) -> None:
         self._running.take(cache_blocks(self._state(entry), entry.number, num_tokens))
@@ -81,8 +79,8 @@ class ModelAllocator(Adapter):
 
     def take_new_block_ids(self) -> tuple[int, ...]:
         s = self._running.state
-        self._running.take(s.replace(num_to_zero=0))
-        return tuple(s.to_zero(i) for i in range(s.num_to_zero))
+        self._running.take(s.replace(num_to_zero=lambda g: 0))
+        return to_zero(s)
 
     def snapshot(self) -> Snapshot:
         """The state now."""

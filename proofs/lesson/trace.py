@@ -132,7 +132,7 @@ class Pool:
             capped = engine.rules.whole_prompt_caps_window
             stage, available = 0, s.num_free
             need = num_blocks_to_allocate(s, request, ask, whole, answer.total, capped=capped)
-        hit = f", hit={engine.tokens(outcome.hits.num)}" if outcome.hits.num else ""
+        hit = f", hit={outcome.hits.tokens}" if outcome.hits.tokens else ""
         ahead = f", lookahead={lookahead}" if lookahead else ""
         line = Line(
             name=name,
@@ -142,7 +142,7 @@ class Pool:
             need=need,
             watermark=answer.watermark,
             available=available,
-            new_blocks=answer.new_high - answer.new_low if outcome.granted else 0,
+            new_blocks=answer.new_high(0) - answer.new_low(0) if outcome.granted else 0,
             taken=s.num_free - t.num_free,
             free=t.num_free,
             table=t.length(request),
@@ -195,11 +195,11 @@ def start(
 
     pool.arrive(FIRST, PROMPT, shared=CACHED)
     s, hits = running.state, running.hits(FIRST)
-    idle = sum(s.ref_cnt(hits.at(i)) == 0 for i in range(hits.num))
+    idle = sum(s.ref_cnt(hits.at(0, i)) == 0 for i in range(hits.num(0)))
     usage = s.num_held / (TOTAL - 1)
     pool.lines.clear()
     return pool, Start(
-        total=TOTAL, free=s.num_free, held=s.num_held, hits=hits.num, idle_hits=idle, usage=usage
+        total=TOTAL, free=s.num_free, held=s.num_held, hits=hits.num(0), idle_hits=idle, usage=usage
     )
 
 

@@ -9,12 +9,12 @@ import sys
 from collections.abc import Callable
 
 from slotproof.model.language.rules import Rules
+from slotproof.proofs.campaign.kinds import KINDS
 from slotproof.proofs.cli.main import run
 from slotproof.proofs.prove import kept
 from slotproof.proofs.prove.obligation import answer
 from slotproof.proofs.prove.obligations.groups import groups
 from slotproof.proofs.prove.smt_lib import Digests
-from slotproof.proofs.prove.symbols import KINDS
 from slotproof.proofs.prove.witnesses import witnesses
 
 

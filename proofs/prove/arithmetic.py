@@ -1,8 +1,8 @@
-"""Division by the block size, for every block size.
+"""Division by block sizes, for every block size.
 
-Z3 decides linear arithmetic; dividing by an unknown is not linear. So the proofs see `tokens // block_size`,
-`ceil(tokens / block_size)` and `blocks * block_size` as three unknown functions with the properties below,
-and each property is itself an obligation, proved once from the definitions.
+Z3 decides linear arithmetic; dividing by an unknown is not linear. So the proofs see `tokens // size`,
+`ceil(tokens / size)` and `blocks * size` as three unknown functions with the properties below, and each
+property is itself an obligation, proved once from the definitions.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ import z3
 from slotproof.model.language.algebra import both, either, iff, implies, ite, negate, within
 from slotproof.proofs.prove.claims import Claim, as_term
 
-floor = z3.Function("floor_div", z3.IntSort(), z3.IntSort())
-ceil = z3.Function("ceil_div", z3.IntSort(), z3.IntSort())
-times = z3.Function("times", z3.IntSort(), z3.IntSort())
-block_size = z3.Int("block_size")
+floor = z3.Function("floor_div", *[z3.IntSort()] * 3)
+ceil = z3.Function("ceil_div", *[z3.IntSort()] * 3)
+times = z3.Function("times", *[z3.IntSort()] * 3)
 
 STATEMENT = "arithmetic"
 
@@ -27,57 +26,91 @@ def _property(name: str, arity: int, body: Any, *triggers: Any) -> Claim:
 
 
 def _pair(f: Any, g: Any) -> Any:
-    return lambda a, b: (f(a), g(b))
+    return lambda a, b, size: (f(a, size), g(b, size))
 
 
 def _monotone(f: Any) -> Any:
-    return lambda a, b: implies(a <= b, f(a) <= f(b))
+    return lambda a, b, size: implies(both(size >= 1, a <= b), f(a, size) <= f(b, size))
 
 
-def _signs(a: Any) -> Any:
-    return both(implies(a >= 0, floor(a) >= 0), iff(a > 0, ceil(a) > 0))
+def _of_product(n: Any, size: Any) -> Any:
+    product = times(n, size)
+    return implies(size >= 1, both(floor(product, size) == n, ceil(product, size) == n))
 
 
-def _products(n: Any, m: Any) -> Any:
-    return implies(n < m, times(n) + block_size <= times(m))
+def _floor_is_adjoint(a: Any, n: Any, size: Any) -> Any:
+    return implies(size >= 1, iff(n <= floor(a, size), times(n, size) <= a))
+
+
+def _ceil_is_adjoint(a: Any, n: Any, size: Any) -> Any:
+    return implies(size >= 1, iff(ceil(a, size) <= n, a <= times(n, size)))
+
+
+def _near(a: Any, size: Any) -> Any:
+    low, high = floor(a, size), ceil(a, size)
+    return implies(size >= 1, both(low <= high, high <= low + 1))
+
+
+def _signs(a: Any, size: Any) -> Any:
+    signs = both(implies(a >= 0, floor(a, size) >= 0), iff(a > 0, ceil(a, size) > 0))
+    return implies(size >= 1, signs)
+
+
+def _products(n: Any, m: Any, size: Any) -> Any:
+    return implies(both(size >= 1, n < m), times(n, size) + size <= times(m, size))
+
+
+def _zero(size: Any) -> Any:
+    return implies(size >= 1, both(floor(0, size) == 0, ceil(0, size) == 0, times(0, size) == 0))
 
 
 MONOTONE = (
-    _property("floor-is-monotone", 2, _monotone(floor), _pair(floor, floor)),
-    _property("ceil-is-monotone", 2, _monotone(ceil), _pair(ceil, ceil)),
+    _property("floor-is-monotone", 3, _monotone(floor), _pair(floor, floor)),
+    _property("ceil-is-monotone", 3, _monotone(ceil), _pair(ceil, ceil)),
 )
 """They follow from the adjoints, and help where quantities are compared; but Z3 instantiates them at every
 pair of terms."""
 
 LEAN = (
-    _property("floor-of-product", 1, lambda n: both(floor(times(n)) == n, ceil(times(n)) == n), times),
-    _property("floor-is-adjoint", 2, lambda a, n: iff(n <= floor(a), times(n) <= a), _pair(floor, times)),
-    _property("ceil-is-adjoint", 2, lambda a, n: iff(ceil(a) <= n, a <= times(n)), _pair(ceil, times)),
-    _property("ceil-near-floor", 1, lambda a: both(floor(a) <= ceil(a), ceil(a) <= floor(a) + 1), ceil),
-    _property("product-is-monotone", 2, _products, _pair(times, times)),
-    _property("signs", 1, _signs, floor, ceil),
+    _property("floor-of-product", 2, _of_product, times),
+    _property("floor-is-adjoint", 3, _floor_is_adjoint, _pair(floor, times)),
+    _property("ceil-is-adjoint", 3, _ceil_is_adjoint, _pair(ceil, times)),
+    _property("ceil-near-floor", 2, _near, ceil),
+    _property("product-is-monotone", 3, _products, _pair(times, times)),
+    _property("signs", 2, _signs, floor, ceil),
 )
 """What a proof about contents, which compares few quantities, is quicker with."""
 
 PROPERTIES = (*LEAN, *MONOTONE)
 """Properties that every proof may use."""
 
-AT_ZERO = _property("zero", 0, lambda: both(floor(0) == 0, ceil(0) == 0, times(0) == 0))
+
+def at_zero(size: Any) -> Claim:
+    """No tokens are no blocks."""
+    return _property("zero", 0, lambda: _zero(size))
 
 
-def next_block(n: Any) -> Claim:
-    """One more block holds `block_size` more tokens."""
-    return _property("next-block", 0, lambda: times(n + 1) == times(n) + block_size)
+def next_block(n: Any, size: Any) -> Claim:
+    """One more block holds `size` more tokens."""
+    return _property("next-block", 0, lambda: implies(size >= 1, times(n + 1, size) == times(n, size) + size))
 
 
-def sum_of_parts(a: Any, b: Any) -> Claim:
+def sum_of_parts(a: Any, b: Any, size: Any) -> Claim:
     """A range of tokens that starts inside a block needs at most one block more."""
-    return _property("sum-of-parts", 0, lambda: ceil(a + b) <= floor(a) + ceil(b) + 1)
+
+    def bounded() -> Any:
+        return implies(size >= 1, ceil(a + b, size) <= floor(a, size) + ceil(b, size) + 1)
+
+    return _property("sum-of-parts", 0, bounded)
 
 
-def blocks_before(n: Any, a: Any) -> Claim:
+def blocks_before(n: Any, a: Any, size: Any) -> Claim:
     """The whole blocks that are left of n when its last `a` tokens are taken away."""
-    return _property("blocks-before", 0, lambda: floor(times(n) - a) == n - ceil(a))
+
+    def left() -> Any:
+        return implies(size >= 1, floor(times(n, size) - a, size) == n - ceil(a, size))
+
+    return _property("blocks-before", 0, left)
 
 
 def pigeons(where: str) -> tuple[z3.ArithRef, z3.ArithRef]:
@@ -117,36 +150,57 @@ def pigeonhole_by_induction() -> tuple[Claim, Claim]:
     return _property("pigeonhole-starts", 0, start), _property("pigeonhole", 0, step)
 
 
-def keeps_sign(d: Any) -> Claim:
-    """A product with the block size has the sign of its other factor."""
-    return _property("product-keeps-sign", 0, lambda: implies(d >= 0, d * block_size >= 0))
+def keeps_sign(d: Any, size: Any) -> Claim:
+    """A product with a block size has the sign of its other factor."""
+    return _property("product-keeps-sign", 0, lambda: implies(both(size >= 1, d >= 0), d * size >= 0))
 
 
-def compared(name: str, x: Any, y: Any) -> tuple[Any, ...]:
+def compared(name: str, x: Any, y: Any, size: Any) -> tuple[Any, ...]:
     """The differences whose products a lemma about x and y compares: nonlinear facts that not every solver
     finds by itself, each an instance of `keeps_sign`."""
     if name == "ceil-is-adjoint":
-        return y - ceil(x), ceil(x) - 1 - y
+        return y - ceil(x, size), ceil(x, size) - 1 - y
     if name == "sum-of-parts":
-        return (ceil(x + y) - 1 - (floor(x) + ceil(y) + 1),)
+        return (ceil(x + y, size) - 1 - (floor(x, size) + ceil(y, size) + 1),)
     if name == "blocks-before":
-        gap = floor(times(x) - y) - (x - ceil(y))
+        gap = floor(times(x, size) - y, size) - (x - ceil(y, size))
         return gap - 1, -gap - 1
     return ()
 
 
+def sums_are_monotone() -> Claim:
+    """Why what is at most in each is at most in sum: with one more it still is."""
+    smaller, larger, less, more = z3.Ints("smaller larger less more")
+
+    def step() -> Any:
+        return implies(both(smaller <= larger, less <= more), smaller + less <= larger + more)
+
+    return _property("sums-are-monotone", 0, step)
+
+
+def counts_are_congruent() -> Claim:
+    """Why predicates that agree count the same: with one more they still do."""
+    one, other = z3.Ints("one other")
+    this, that = z3.Bools("this that")
+
+    def step() -> Any:
+        return implies(both(one == other, this == that), one + ite(this, 1, 0) == other + ite(that, 1, 0))
+
+    return _property("counts-are-congruent", 0, step)
+
+
 def definitions(term: Any) -> list[z3.BoolRef]:
     """What defines the three functions, at every place where they occur in a term."""
-    facts, seen, stack = [block_size >= 1], set(), [as_term(term)]
+    facts, seen, stack = [], set(), [as_term(term)]
     while stack:
         t = stack.pop()
         if t.get_id() in seen:
             continue
         seen.add(t.get_id())
         stack.extend(t.children())
-        if not z3.is_app(t) or t.num_args() != 1:
+        if not z3.is_app(t) or t.num_args() != 2:
             continue
-        x, size = t.arg(0), block_size
+        x, size = t.arg(0), t.arg(1)
         if t.decl().eq(floor):
             facts.append(both(t * size <= x, x < t * size + size))
         elif t.decl().eq(ceil):

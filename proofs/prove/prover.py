@@ -13,13 +13,13 @@ from dataclasses import asdict, dataclass, field, replace
 
 from slotproof.model.claims.statements import STATEMENTS
 from slotproof.model.language.rules import RULES, Rules
+from slotproof.proofs.campaign.kinds import KINDS
 from slotproof.proofs.campaign.monitor import Violation
 from slotproof.proofs.campaign.stories import Story, find
 from slotproof.proofs.prove.kept import Kept, named, source
 from slotproof.proofs.prove.obligation import Answer, Obligation, answer, contradictory
 from slotproof.proofs.prove.obligations.groups import Group, groups
 from slotproof.proofs.prove.smt_lib import Digests
-from slotproof.proofs.prove.symbols import KINDS, SLIDING_WINDOW
 from slotproof.proofs.prove.witnesses import witnesses
 from slotproof.proofs.prove.workers import Progress, quiet, run
 
@@ -261,7 +261,7 @@ class _StoryTask:
     label: str = "stories"
 
     def __call__(self) -> dict[str, Story]:
-        return find(self.rules, self.kind == SLIDING_WINDOW)
+        return find(self.rules, self.kind)
 
 
 _Task = _GroupTask | _WitnessTask | _StoryTask

@@ -11,22 +11,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial, reduce
+from operator import add
 from typing import Any
 
 import z3
 
 from slotproof.model.language.algebra import Bool, Function, Int, both, either, implies, ite, within
 from slotproof.model.language.engine import Engine
+from slotproof.model.language.groups import FULL as FULL_KIND
+from slotproof.model.language.groups import SLIDING_WINDOW as WINDOW_KIND
+from slotproof.model.language.groups import Groups, one_group
 from slotproof.model.language.rules import Rules
 from slotproof.model.language.state import FIELDS, FUNCTIONS, NO_HASH, NULL_BLOCK, State
+from slotproof.proofs.campaign.kinds import HYBRID, SLIDING_WINDOW
 from slotproof.proofs.prove import arithmetic
 from slotproof.proofs.prove.claims import Claim, as_term, same_terms
 
-FULL, SLIDING_WINDOW = "full", "sliding-window"
-KINDS = (FULL, SLIDING_WINDOW)
-
-_key = z3.Function("key", *[z3.IntSort()] * 4)
-_key_part = tuple(z3.Function(f"key_part{n}", z3.IntSort(), z3.IntSort()) for n in range(3))
+_key = z3.Function("key", *[z3.IntSort()] * 5)
+_key_part = tuple(z3.Function(f"key_part{n}", z3.IntSort(), z3.IntSort()) for n in range(4))
 _span = z3.Function("span", *[z3.IntSort()] * 4)
 _span_length = z3.Function("span_length", z3.IntSort(), z3.IntSort())
 _salt = z3.Function("salt", z3.IntSort(), z3.IntSort())
@@ -36,15 +39,12 @@ KEYS = (
     Claim(
         "keys-are-unambiguous",
         "keys",
-        3,
-        lambda span, lora, salt: both(
-            _key(span, lora, salt) != NO_HASH,
-            *(
-                part(_key(span, lora, salt)) == x
-                for part, x in zip(_key_part, (span, lora, salt), strict=True)
-            ),
+        len(_key_part),
+        lambda *parts: both(
+            _key(*parts) != NO_HASH,
+            *(part(_key(*parts)) == x for part, x in zip(_key_part, parts, strict=True)),
         ),
-        (lambda span, lora, salt: _key(span, lora, salt),),
+        (_key,),
     ),
     Claim(
         "spans-have-a-length",
@@ -107,13 +107,15 @@ class Symbols:
         self._loops = loops
         self._path: list[z3.BoolRef] = []
         self._fresh = 0
+        self._sums: list[tuple[z3.ArithRef, z3.FuncDeclRef]] = []
         self._counts: list[tuple[z3.BoolRef, z3.FuncDeclRef]] = []
         self._earliest: dict[int, tuple[State, z3.FuncDeclRef]] = {}
-        window = z3.Int("window") if kind == SLIDING_WINDOW else None
+        groups, facts = _groups(kind)
         self.engine = Engine(
             num_blocks=z3.Int("num_blocks"),
             max_model_len=z3.Int("max_model_len"),
-            sliding_window=window,
+            groups=groups,
+            scheduler_block_size=groups.block_size(0) if groups.is_one else _scheduler_block_size,
             enable_caching=z3.Bool("caching"),
             watermark_blocks=z3.Int("watermark"),
             max_in_flight_tokens=z3.Int("max_in_flight"),
@@ -124,9 +126,7 @@ class Symbols:
         self.assume(
             both(engine.num_blocks >= 1, engine.max_model_len >= 1, engine.watermark_blocks >= 0),
             engine.max_in_flight_tokens >= 0,
-            arithmetic.block_size >= 1,
-            True if window is None else window >= 1,
-            *(claim.assumed() for claim in (*KEYS, *properties, arithmetic.AT_ZERO)),
+            *(claim.assumed() for claim in (*KEYS, *properties, *facts)),
         )
 
     def assume(self, *facts: Any) -> None:
@@ -184,6 +184,10 @@ class Symbols:
     def loop(
         self, name: str, low: Int, high: Int, step: Callable[[State, Int], State], state: State, **of: Any
     ) -> State:
+        if isinstance(low, int) and isinstance(high, int):
+            for k in range(low, high):
+                state = step(state, k)
+            return state
         assert self._loops is not None, "a single step has no loop in it"
         return self._loops(self, name, low, high, state, **of)
 
@@ -193,24 +197,44 @@ class Symbols:
     def expect(self, statement: str, condition: Callable[[], Bool]) -> None:
         self.need("step keeps its promise", statement, condition())
 
-    def counted(self, predicate: Callable[[Int], Bool]) -> z3.FuncDeclRef:
-        """n -> how many of 0 .. n - 1 satisfy the predicate; the same function for the same predicate."""
-        shape = as_term(predicate(z3.Int("counted!i")))
-        for known, counted in self._counts:
-            if known.eq(shape):
-                return counted
-        self._fresh += 1
-        counted = z3.Function(f"count!{self._fresh}", z3.IntSort(), z3.IntSort())
-        self._counts.append((shape, counted))
-        return counted
+    def counted(self, predicate: Callable[..., Bool], *of: Int) -> Callable[[Int], Int]:
+        """n -> how many of 0 .. n - 1 satisfy the predicate; for one predicate one function, whatever
+        `of` it is asked of."""
+        unknown = [x if isinstance(x, int) else z3.Int(f"counted!of{n}") for n, x in enumerate(of)]
+        shape = as_term(predicate(*unknown, z3.Int("counted!i")))
+        count = next((count for known, count in self._counts if known.eq(shape)), None)
+        if count is None:
+            self._fresh += 1
+            count = z3.Function(f"count!{self._fresh}", *[z3.IntSort()] * (len(of) + 2))
+            self._counts.append((shape, count))
+        return partial(count, *of)
 
-    def count(self, low: Int, high: Int, predicate: Callable[[Int], Bool]) -> Int:
-        counted = self.counted(predicate)
+    def count(self, low: Int, high: Int, predicate: Callable[..., Bool], *of: Int) -> Int:
+        counted = self.counted(predicate, *of)
         number = ite(low < high, counted(high) - counted(low), 0)
         self.assumed.append(count_is_bounded(counted, low, high))
         return number
 
+    def summed(self, amount: Callable[[Int], Int]) -> z3.FuncDeclRef:
+        """n -> the sum of the amounts of 0 .. n - 1; the same function for the same amount."""
+        shape = as_term_int(amount(z3.Int("summed!i")))
+        for known, total in self._sums:
+            if known.eq(shape):
+                return total
+        self._fresh += 1
+        total = z3.Function(f"sum!{self._fresh}", z3.IntSort(), z3.IntSort())
+        self._sums.append((shape, total))
+        self.assumed.append(total(0) == 0)
+        return total
+
+    def total(self, high: Int, amount: Callable[[Int], Int]) -> Int:
+        if isinstance(high, int):
+            return reduce(add, (amount(i) for i in range(high))) if high else 0
+        return self.summed(amount)(high)
+
     def every(self, low: Int, high: Int, predicate: Callable[[Int], Bool]) -> Bool:
+        if isinstance(low, int) and isinstance(high, int):
+            return both(*(predicate(i) for i in range(low, high)))
         i = self.integer("every")
         whole = z3.ForAll([i], as_term(implies(within(low, i, high), predicate(i))), qid="every")
         self.at_any.append(lambda n: implies(whole, implies(within(low, n, high), predicate(n))))
@@ -238,14 +262,14 @@ class Symbols:
             self.assumed.append(Claim("earliest", "keys", 1, is_hit, (found,)).assumed())
         return block(key)
 
-    def floor_div(self, tokens: Int) -> Int:
-        return arithmetic.floor(tokens)
+    def floor_div(self, tokens: Int, size: Int) -> Int:
+        return arithmetic.floor(tokens, size)
 
-    def ceil_div(self, tokens: Int) -> Int:
-        return arithmetic.ceil(tokens)
+    def ceil_div(self, tokens: Int, size: Int) -> Int:
+        return arithmetic.ceil(tokens, size)
 
-    def times(self, blocks: Int) -> Int:
-        return arithmetic.times(blocks)
+    def times(self, blocks: Int, size: Int) -> Int:
+        return arithmetic.times(blocks, size)
 
     def span(self, request: Int, start: Int, end: Int) -> Int:
         return _span(request, start, end)
@@ -260,7 +284,67 @@ class Symbols:
         return _lora(request)
 
 
-def count_is_bounded(counted: z3.FuncDeclRef, low: Any, high: Any) -> z3.BoolRef:
+def as_term_int(value: Any) -> z3.ArithRef:
+    """An integer as a Z3 term."""
+    return z3.IntVal(value) if isinstance(value, int) else value
+
+
+def _groups(kind: str) -> tuple[Groups, list[Claim]]:
+    """The groups of an engine of a kind, and what is known of them."""
+    if kind != HYBRID:
+        size, window = z3.Int("block_size"), z3.Int("window") if kind == SLIDING_WINDOW else None
+        sizes = size >= 1 if window is None else both(size >= 1, window >= 1)
+        return one_group(size, window), [_fact("sizes", lambda: sizes), arithmetic.at_zero(size)]
+    return _any_groups()
+
+
+def _fact(name: str, body: Callable[..., Any], *triggers: Callable[..., Any]) -> Claim:
+    return Claim(name, "groups", body.__code__.co_argcount, body, triggers)
+
+
+_scheduler_block_size = z3.Int("scheduler_block_size")
+
+
+def _any_groups() -> tuple[Groups, list[Claim]]:
+    """Any number of groups, each of any kind. Rows are pairs of a request and a group; nothing more is known
+    of their numbers."""
+    num, unit = z3.Int("num_groups"), _scheduler_block_size
+    kind, size, window, owner, of_row = (
+        z3.Function(name, z3.IntSort(), z3.IntSort())
+        for name in ("kind", "block_size", "window", "owner", "group")
+    )
+    row = z3.Function("row", *[z3.IntSort()] * 3)
+
+    def is_group(g: Int) -> Bool:
+        return within(0, g, num)
+
+    def numbers(g: Int) -> Bool:
+        return both(size(g) >= 1, window(g) >= 1, either(kind(g) == FULL_KIND, kind(g) == WINDOW_KIND))
+
+    def is_row(r: Int, g: Int) -> Bool:
+        named = both(row(r, g) >= 0, owner(row(r, g)) == r, of_row(row(r, g)) == g)
+        return implies(both(r >= 0, is_group(g)), named)
+
+    def is_pair(q: Int) -> Bool:
+        return implies(q >= 0, both(owner(q) >= 0, is_group(of_row(q)), row(owner(q), of_row(q)) == q))
+
+    def is_multiple(n: Int, g: Int) -> Bool:
+        tokens = arithmetic.times(n, unit)
+        return arithmetic.times(arithmetic.floor(tokens, size(g)), size(g)) == tokens
+
+    facts = [
+        _fact("numbers", lambda: both(num >= 1, unit >= 1)),
+        _fact("sizes", numbers, size, kind, window),
+        arithmetic.at_zero(unit),
+        _fact("zero", lambda g: arithmetic.at_zero(size(g)).body(), size),
+        _fact("rows", is_row, row),
+        _fact("pairs", is_pair, owner, of_row),
+        _fact("multiples", is_multiple, lambda n, g: arithmetic.floor(arithmetic.times(n, unit), size(g))),
+    ]
+    return Groups(num, kind, size, window, row, owner, of_row), facts
+
+
+def count_is_bounded(counted: Callable[[Int], Int], low: Any, high: Any) -> z3.BoolRef:
     """A count of some of `low .. high - 1` is neither negative nor more than all of them."""
     return as_term(implies(low <= high, within(0, counted(high) - counted(low), high - low + 1)))
 

@@ -8,7 +8,6 @@ from slotproof.model.language.rules import Rules
 from slotproof.proofs.campaign.calls import NUMBER_BYTES, decode
 from slotproof.proofs.campaign.monitor import Monitor, Violation
 from slotproof.proofs.campaign.stories import CALLS_A_RUN, tiny_configurations
-from slotproof.proofs.prove.symbols import SLIDING_WINDOW
 
 WITNESS_CALLS = 1500
 
@@ -16,7 +15,7 @@ WITNESS_CALLS = 1500
 def witnesses(kind: str, rules: Rules, seed: int = 0) -> tuple[frozenset[str], list[Violation]]:
     """What a campaign reaches of the proofs' assumptions, evaluated there; and what it sees broken."""
     random, reached, calls = Random(seed), set[str](), 0
-    for config in tiny_configurations(random, window=kind == SLIDING_WINDOW):
+    for config in tiny_configurations(random, kind):
         monitor = Monitor(config, rules)
         for _ in range(CALLS_A_RUN):
             violations = monitor.step(decode(monitor.running, random.getrandbits(8 * NUMBER_BYTES)))

@@ -133,7 +133,7 @@ def _shown(running: Running, result: list[int] | None = None) -> Shown:
     return Shown(
         result=result,
         tables={r: list(snapshot.tables.get(r, ())) for r in known},
-        hits={r: [h.at(i) for i in range(h.num)] for r, h in hits.items()},
+        hits={r: [h.at(0, i) for i in range(h.num(0))] for r, h in hits.items()},
         ref_cnt={b: n for b, n in enumerate(snapshot.ref_cnt) if n},
         keys={b: keys.index(key) for b, key in enumerate(keys) if key is not None},
         free_queue=list(snapshot.free_queue),

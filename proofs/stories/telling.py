@@ -177,7 +177,7 @@ class _Teller:
 
     def _tokens(self, state: State, block: int, start: int, end: int) -> str:
         """Tokens of the request that a block was taken for, block by block, `?` for drafts; and its tags."""
-        text = self.running.read.texts[state.writer_request(block)]
+        text = self.running.read.texts[state.writer_row(block)]
         known = [*map(str, text.tokens[start:end]), *["?"] * (end - max(start, len(text.tokens)))]
         tags = [f"{tag} {value}" for tag, value in (("salt", text.salt), ("lora", text.lora)) if value]
         return " ".join([in_blocks(known, self.config.block_size), *[f"({tag})" for tag in tags]])
@@ -200,7 +200,7 @@ class _Teller:
             free_queue=tuple(s.at(i) for i in range(s.num_free)),
             blocks=tuple(self._block(s, b) for b in range(self.config.num_blocks)),
             requests=tuple(requests),
-            to_zero=tuple(s.to_zero(i) for i in range(s.num_to_zero)),
+            to_zero=tuple(s.to_zero(0, i) for i in range(s.num_to_zero(0))),
             usage=usage_of(self.config.num_blocks, s.num_free),
         )
 
@@ -240,7 +240,7 @@ class _Teller:
         ends = [("computed", computed - s.in_flight(r)), ("in flight", computed)]
         if before is not None and answer is not None and computed != before.computed(r):
             settled, scheduled, lookahead = before.computed(r), before.in_flight(r), answer.ask.lookahead
-            hit = settled + s.engine.tokens(answer.ask.hits.num)
+            hit = settled + answer.ask.hits.tokens
             ends = [("computed", settled - scheduled), ("in flight", settled)]
             ends += [("hit", hit), ("external", answer.total), ("new", computed)]
         ends += [("todo", num_tokens), ("lookahead", min(computed + lookahead, slots)), ("spare", slots)]
@@ -266,7 +266,7 @@ def _entries(s: State, r: int, before: State | None, answer: Answer | None) -> l
         elif i >= old and answer is not None:
             ahead = s.engine.tokens(i) >= answer.total + answer.ask.new
             new = "lookahead" if ahead else "new"
-            kind = "hit" if i < answer.ask.hits.num else "external" if i < answer.new_low else new
+            kind = "hit" if i < answer.ask.hits.num(0) else "external" if i < answer.new_low(0) else new
         entries.append(Entry(s.table(r, i), kind))
     return entries
 

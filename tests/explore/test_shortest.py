@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from slotproof.model.language.rules import Rules
+from slotproof.proofs.campaign.kinds import HYBRID
 from slotproof.proofs.campaign.stories import tell
 from slotproof.proofs.explore.bounded import CORE, LOADS, RARE, Bounds
 from slotproof.proofs.explore.explore import engines, explore_faults
@@ -50,8 +51,12 @@ CALLS = {
 """The calls of the shortest story, by fault."""
 
 
+OF_ONE_GROUP = [fault for fault in FAULTS if fault.kind != HYBRID]
+"""The search looks at engines of one group; the others' stories are in tests/told_by_hand.py."""
+
+
 def test_every_fault_is_here() -> None:
-    assert set(CALLS) == {fault.name for fault in FAULTS}
+    assert set(CALLS) == {fault.name for fault in OF_ONE_GROUP}
     assert len(CALLS) >= 20
 
 
@@ -60,7 +65,7 @@ def _param(fault: Fault) -> Any:
     return pytest.param(fault, id=fault.name, marks=[pytest.mark.slow] * (CALLS[fault.name] > 2))
 
 
-@pytest.mark.parametrize("fault", [_param(fault) for fault in FAULTS])
+@pytest.mark.parametrize("fault", [_param(fault) for fault in OF_ONE_GROUP])
 def test_the_shortest_story_of_a_fault(fault: Fault) -> None:
     bounds = Bounds(calls=6, actions=(*CORE, *LOADS, *RARE), seconds=300)
     answer = explore_faults(fault.bent, (fault.statement,), engines(None), bounds)

@@ -25,10 +25,10 @@ from slotproof.model.scheduling.decode_step import (
 )
 from slotproof.model.system.allocate_slots import Ask
 from slotproof.proofs.campaign.calls import NUMBER_BYTES, call_fields, decode, model_config
+from slotproof.proofs.campaign.kinds import FULL
 from slotproof.proofs.campaign.stories import tiny_configurations
 from slotproof.proofs.prove import obligation
 from slotproof.proofs.prove.obligations import batch as batches
-from slotproof.proofs.prove.symbols import FULL
 
 BATCHES = 300
 Step = Callable[[State, Batch], State]
@@ -52,7 +52,7 @@ def batch_of(s: State, requests: list[int]) -> Batch:
 def states(seed: int) -> Iterator[tuple[Config, Running, Batch]]:
     """States that calls lead to, with a batch that the pool has the blocks for."""
     random = Random(seed)
-    for config in tiny_configurations(random, window=False):
+    for config in tiny_configurations(random, FULL):
         running = Running(**model_config(config), ghosts=True)
         for _ in range(40):
             name, fields = call_fields(decode(running, random.getrandbits(8 * NUMBER_BYTES)))

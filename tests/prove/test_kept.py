@@ -9,12 +9,12 @@ import pytest
 import z3
 
 from slotproof.model.language.rules import Rules
+from slotproof.proofs.campaign.kinds import FULL
 from slotproof.proofs.prove import kept, obligation, prover
 from slotproof.proofs.prove.kept import Kept
 from slotproof.proofs.prove.obligation import Obligation
 from slotproof.proofs.prove.obligations import groups as all_groups
 from slotproof.proofs.prove.obligations.groups import Group
-from slotproof.proofs.prove.symbols import FULL
 
 
 @pytest.fixture(autouse=True)

@@ -28,12 +28,13 @@ from slotproof.model.scheduling.decode_step import Batch, row_contract
 from slotproof.model.system import allocate_slots as slots
 from slotproof.model.system import pool
 from slotproof.model.system.allocate_slots import Ask, allocate_slots
+from slotproof.proofs.campaign.kinds import FULL, SLIDING_WINDOW
 from slotproof.proofs.prove import arithmetic, prover
 from slotproof.proofs.prove.obligation import Obligation, contradictory, is_proved
 from slotproof.proofs.prove.obligations import batch as batches
 from slotproof.proofs.prove.obligations import calls
 from slotproof.proofs.prove.obligations.groups import Group, groups
-from slotproof.proofs.prove.symbols import FULL, SLIDING_WINDOW, Symbols, terms_without_truth
+from slotproof.proofs.prove.symbols import Symbols, terms_without_truth
 
 KEPT = Path(__file__).parent / "obligations.txt"
 

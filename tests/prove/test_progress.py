@@ -11,11 +11,11 @@ import z3
 from slotproof.model.language.algebra import implies
 from slotproof.model.language.rules import Rules
 from slotproof.model.scheduling.caller import Outcome
+from slotproof.proofs.campaign.kinds import FULL, SLIDING_WINDOW
 from slotproof.proofs.prove import arithmetic, obligation
 from slotproof.proofs.prove.claims import as_term
 from slotproof.proofs.prove.obligation import Obligation, is_proved
 from slotproof.proofs.prove.obligations import calls, line
-from slotproof.proofs.prove.symbols import FULL, SLIDING_WINDOW
 
 
 @pytest.fixture(autouse=True)

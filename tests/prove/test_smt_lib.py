@@ -10,6 +10,7 @@ import pytest
 import z3
 
 from slotproof.model.language.rules import Rules
+from slotproof.proofs.campaign.kinds import FULL
 from slotproof.proofs.output.errors import UserError
 from slotproof.proofs.prove import cross_check, receipt, stability
 from slotproof.proofs.prove.obligation import Obligation, is_proved
@@ -17,7 +18,6 @@ from slotproof.proofs.prove.obligations.groups import Group, groups
 from slotproof.proofs.prove.prover import prove
 from slotproof.proofs.prove.receipt import DigestTask, differences, of_report
 from slotproof.proofs.prove.smt_lib import Digests, text
-from slotproof.proofs.prove.symbols import FULL
 
 RELEASE = next(group for group in groups((FULL,)) if group.name == "release")
 a, b, f = z3.Int("a"), z3.Int("b"), z3.Function("f", z3.IntSort(), z3.IntSort())

@@ -27,6 +27,7 @@ from slotproof.impl.protocol import (
     TakeNewBlockIds,
 )
 from slotproof.model.language.rules import Rules
+from slotproof.proofs.campaign.kinds import HYBRID
 from slotproof.proofs.campaign.stories import Story, tell
 from slotproof.proofs.faults.catalogue import FAULTS, NAMED
 from slotproof.proofs.faults.vllm_faults import patched
@@ -37,7 +38,7 @@ from slotproof.proofs.gate.trial import Asked, compare_story
 from slotproof.proofs.output.errors import UserError
 from slotproof.proofs.stories.generated_test import decision, text_of, write_test
 
-NAMES = [fault.name for fault in FAULTS]
+NAMES = [fault.name for fault in FAULTS if fault.kind != HYBRID]  # stories tell of one group
 Teller = dict[str, Story]
 
 

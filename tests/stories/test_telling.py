@@ -11,6 +11,7 @@ from slotproof.model.claims.wordings import ALLOWANCES
 from slotproof.model.language.rules import Rules
 from slotproof.model.running import ContractError, Running
 from slotproof.proofs.campaign.calls import call_fields, model_config
+from slotproof.proofs.campaign.kinds import HYBRID
 from slotproof.proofs.campaign.monitor import Violation
 from slotproof.proofs.campaign.stories import Story
 from slotproof.proofs.faults.catalogue import FAULTS, NAMED
@@ -21,7 +22,7 @@ from slotproof.proofs.stories.told import Change, Entry, Span, Told
 from slotproof.proofs.stories.why.broken import SENTENCES
 
 Stories = dict[str, Story]
-NAMES = [fault.name for fault in FAULTS]
+NAMES = [fault.name for fault in FAULTS if fault.kind != HYBRID]  # stories tell of one group
 
 
 def told(stories: Stories, name: str) -> Told:

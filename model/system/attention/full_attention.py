@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from slotproof.model.language.algebra import Int
+from slotproof.model.language.algebra import Bool, Int
 from slotproof.model.language.engine import Engine
 
 
-def skipped_tokens(engine: Engine, computed: Int) -> Int:
+def skipped_tokens(engine: Engine, g: Int, computed: Int) -> Int:
     """None."""
     return 0
 
 
-def admission_cap(engine: Engine) -> None:
+def admission_cap(engine: Engine, g: Int) -> None:
     """A request holds all it ever had."""
     return None
 
 
-def hit_run(engine: Engine) -> None:
+def hit_start(engine: Engine, g: Int, blocks: Int) -> Int:
     """A hit is a prefix: it needs every block from the first."""
-    return None
+    return 0
+
+
+def is_reachable(engine: Engine, g: Int, i: Int) -> Bool:
+    """Every block."""
+    return True

@@ -1,64 +1,82 @@
-"""One attention group (vLLM's `SingleTypeKVCacheManager`): full attention, or a sliding window.
-
-The coordinator will hold several; until then there is one, and it is the engine's.
-"""
+"""One attention group (vLLM's `SingleTypeKVCacheManager`), and one request's row in it."""
 
 from __future__ import annotations
 
-from slotproof.model.language.algebra import Int, both, minimum
+from slotproof.model.language.algebra import Bool, Int, both, minimum
 from slotproof.model.language.engine import Engine
+from slotproof.model.language.groups import FULL
 from slotproof.model.language.state import State
-from slotproof.model.system.attention import full_attention, sliding_window
-from slotproof.model.system.attention.kind import Kind
+from slotproof.model.system.attention.kind import Kind, by_kind
 from slotproof.model.system.pool import clear_table, free_blocks, publish, release
 
 
-def kind(engine: Engine) -> Kind:
-    """The kind of attention of the engine's group."""
-    return full_attention if engine.sliding_window is None else sliding_window
+def skipped_tokens(engine: Engine, g: Int, computed: Int) -> Int:
+    """Tokens that nothing in group g attends to any more from token `computed` on."""
+    return by_kind(engine, g, lambda kind: kind.skipped_tokens(engine, g, computed))
 
 
-def skipped_tokens(engine: Engine, computed: Int) -> Int:
-    """Tokens that nothing attends to any more from token `computed` on."""
-    return kind(engine).skipped_tokens(engine, computed)
-
-
-def admission_cap(engine: Engine) -> Int | None:
-    """The most blocks a request can hold at once; None if it holds all it ever had."""
-    return kind(engine).admission_cap(engine)
-
-
-def hit_run(engine: Engine) -> Int | None:
-    """Blocks in a row that a hit needs so that the next token finds all it attends to; None for all."""
-    return kind(engine).hit_run(engine)
-
-
-def skipped_blocks(engine: Engine, computed: Int) -> Int:
+def skipped_blocks(engine: Engine, g: Int, computed: Int) -> Int:
     """Blocks that lie wholly in the skipped tokens."""
-    return engine.full_blocks(skipped_tokens(engine, computed))
+    return engine.full_blocks(skipped_tokens(engine, g, computed), g)
 
 
-def remove_skipped_blocks(s: State, r: Int, processed: Int) -> State:
-    """Stage 1: the blocks that fell out of r's window go back to the pool, null blocks in their place."""
-    if s.engine.sliding_window is None:
+def admission_cap(engine: Engine, g: Int) -> Int | None:
+    """The most blocks of group g that a request can hold at once; None if it holds all it ever had."""
+    return by_kind(engine, g, lambda kind: kind.admission_cap(engine, g))
+
+
+def at_once(engine: Engine, g: Int, blocks: Int) -> Int:
+    """Of so many blocks, those that a request can hold at once."""
+
+    def capped(kind: Kind) -> Int:
+        cap = kind.admission_cap(engine, g)
+        return blocks if cap is None else minimum(blocks, cap)
+
+    return by_kind(engine, g, capped)
+
+
+def hit_start(engine: Engine, g: Int, blocks: Int) -> Int:
+    """The first of `blocks` blocks that a hit of them needs."""
+    return by_kind(engine, g, lambda kind: kind.hit_start(engine, g, blocks))
+
+
+def is_reachable(engine: Engine, g: Int, i: Int) -> Bool:
+    """Some hit needs block i of group g."""
+    return by_kind(engine, g, lambda kind: kind.is_reachable(engine, g, i))
+
+
+def remove_skipped_blocks(s: State, row: Int, processed: Int) -> State:
+    """Stage 1: the blocks that fell out of the window go back to the pool, null blocks in their place."""
+    engine, g = s.engine, s.engine.group(row)
+    if engine.groups.kind(g) is FULL:
         return s
-    high = minimum(skipped_blocks(s.engine, processed), s.length(r))
-    return s.read.when(high > s.first(r), lambda: free_blocks(release(s, r, high)), s)
+    high = minimum(skipped_blocks(engine, g, processed), s.length(row))
+    return s.read.when(high > s.first(row), lambda: free_blocks(release(s, row, high)), s)
 
 
-def cache_blocks(s: State, r: Int, num_tokens: Int) -> State:
-    """Stage 4: every block that r's first `num_tokens` tokens fill, and that has none yet, gets its hash."""
-    engine = s.engine
-    full = engine.full_blocks(num_tokens) if engine.rules.hash_full_blocks_only else engine.blocks(num_tokens)
-    cached = s.num_cached(r)
+def cache_blocks(s: State, row: Int, num_tokens: Int) -> State:
+    """Stage 4: every block that the first `num_tokens` tokens fill, and that has none yet, gets its hash."""
+    engine, g = s.engine, s.engine.group(row)
+    full, cached = num_full_blocks(engine, g, num_tokens), s.num_cached(row)
+
+    def step(t: State, i: Int) -> State:
+        return publish(t, row, i, is_reachable(engine, g, i))
+
     return s.read.when(
         both(engine.enable_caching, full > cached),
-        lambda: s.read.loop("publish", cached, full, lambda t, i: publish(t, r, i), s, request=r),
+        lambda: s.read.loop("publish", cached, full, step, s, row=row),
         s,
     )
 
 
-def free(s: State, r: Int) -> State:
-    """All of r's blocks go back to the pool, tail first, and its block table is emptied."""
-    freed = s.read.when(s.length(r) > s.first(r), lambda: free_blocks(release(s, r, s.length(r))), s)
-    return clear_table(freed, r)
+def num_full_blocks(engine: Engine, g: Int, num_tokens: Int) -> Int:
+    """The blocks of group g whose hashes are due when its first `num_tokens` tokens are computed."""
+    count = engine.full_blocks if engine.rules.hash_full_blocks_only else engine.blocks
+    return count(num_tokens, g)
+
+
+def free(s: State, row: Int) -> State:
+    """All of the row's blocks go back to the pool, tail first, and it is emptied."""
+    high = s.length(row)
+    freed = s.read.when(high > s.first(row), lambda: free_blocks(release(s, row, high)), s)
+    return clear_table(freed, row)

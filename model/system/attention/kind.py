@@ -2,23 +2,41 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 
-from slotproof.model.language.algebra import Int
+from slotproof.model.language.algebra import Bool, Int, ite
 from slotproof.model.language.engine import Engine
+from slotproof.model.language.groups import FULL, SLIDING_WINDOW
+from slotproof.model.system.attention import full_attention, sliding_window
 
 
 class Kind(Protocol):
-    """A module with these functions is a kind of attention."""
+    """A module with these functions is a kind of attention. `g` is a group of that kind."""
 
-    def skipped_tokens(self, engine: Engine, computed: Int) -> Int:
+    def skipped_tokens(self, engine: Engine, g: Int, computed: Int) -> Int:
         """Tokens that nothing attends to any more from token `computed` on."""
         ...
 
-    def admission_cap(self, engine: Engine) -> Int | None:
+    def admission_cap(self, engine: Engine, g: Int) -> Int | None:
         """The most blocks a request can hold at once; None if it holds all it ever had."""
         ...
 
-    def hit_run(self, engine: Engine) -> Int | None:
-        """Blocks in a row that a hit needs so that the next token finds all it attends to; None for all."""
+    def hit_start(self, engine: Engine, g: Int, blocks: Int) -> Int:
+        """The first of `blocks` blocks that the token behind them attends to, and a hit of them needs."""
         ...
+
+    def is_reachable(self, engine: Engine, g: Int, i: Int) -> Bool:
+        """Some hit needs block i: it is worth a hash."""
+        ...
+
+
+KINDS: dict[int, Kind] = {FULL: full_attention, SLIDING_WINDOW: sliding_window}
+
+
+def by_kind(engine: Engine, g: Int, of: Callable[[Kind], Any]) -> Any:
+    """`of` the kind of attention of group g."""
+    number = engine.groups.kind(g)
+    if isinstance(number, int):
+        return of(KINDS[number])
+    return ite(number == SLIDING_WINDOW, of(sliding_window), of(full_attention))

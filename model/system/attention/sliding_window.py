@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
-from slotproof.model.language.algebra import Int, maximum, minimum
+from slotproof.model.language.algebra import Bool, Int, maximum, minimum
 from slotproof.model.language.engine import Engine
 
 
-def window(engine: Engine) -> Int:
-    """Tokens that it spans."""
-    assert engine.sliding_window is not None
-    return engine.sliding_window
-
-
-def skipped_tokens(engine: Engine, computed: Int) -> Int:
+def skipped_tokens(engine: Engine, g: Int, computed: Int) -> Int:
     """Tokens before the window of token `computed`."""
-    return maximum(0, computed - window(engine) + 1)
+    return maximum(0, computed - engine.groups.window(g) + 1)
 
 
-def admission_cap(engine: Engine) -> Int:
+def admission_cap(engine: Engine, g: Int) -> Int:
     """The window and what is in flight, which may start inside a block."""
-    tokens = minimum(window(engine) - 1 + engine.max_in_flight_tokens, engine.max_model_len)
-    return engine.blocks(tokens) + 1
+    tokens = minimum(engine.groups.window(g) - 1 + engine.max_in_flight_tokens, engine.max_model_len)
+    return engine.blocks(tokens, g) + 1
 
 
-def hit_run(engine: Engine) -> Int:
-    """Blocks that span the window of the next token, which looks back from its own slot."""
-    reach = window(engine) - 1
-    blocks = engine.blocks(reach) if engine.rules.lookup_run_covers_window else engine.full_blocks(reach)
-    return maximum(1, blocks)
+def hit_start(engine: Engine, g: Int, blocks: Int) -> Int:
+    """Where the blocks start that span the window of the next token, which looks back from its own slot."""
+    return maximum(0, blocks - maximum(1, _run(engine, g)))
+
+
+def is_reachable(engine: Engine, g: Int, i: Int) -> Bool:
+    """The blocks that span a window before a place at which a hit may end; with a window of one, none."""
+    if engine.groups.is_one:
+        return engine.groups.window(g) > 1
+    end = engine.tokens(i + 1, g)
+    return engine.align_up(end) - end < engine.tokens(engine.blocks(engine.groups.window(g) - 1, g), g)
+
+
+def _run(engine: Engine, g: Int) -> Int:
+    """Blocks in a row that a hit needs so that the next token finds all it attends to."""
+    reach = engine.groups.window(g) - 1
+    covers = engine.rules.lookup_run_covers_window
+    return engine.blocks(reach, g) if covers else engine.full_blocks(reach, g)

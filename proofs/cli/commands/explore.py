@@ -16,6 +16,7 @@ from slotproof.model.claims.wordings import ALLOWANCES
 from slotproof.model.language.rules import RULES, Rules
 from slotproof.model.running import ContractError, Running
 from slotproof.proofs.campaign.calls import model_config
+from slotproof.proofs.campaign.kinds import HYBRID, KINDS
 from slotproof.proofs.cli import options
 from slotproof.proofs.cli.commands.prove import check_names
 from slotproof.proofs.cli.outputs import Outputs
@@ -32,7 +33,6 @@ from slotproof.proofs.gate.oracle import expect, trace_of
 from slotproof.proofs.gate.replay import run_again
 from slotproof.proofs.output.errors import Exit, UserError
 from slotproof.proofs.output.words import counted
-from slotproof.proofs.prove.symbols import KINDS
 from slotproof.proofs.stories.generated_test import write_test
 from slotproof.proofs.stories.page import write_page
 from slotproof.proofs.stories.telling import tell, tell_reached
@@ -159,6 +159,13 @@ def explore(
     without = tuple(rule for name in without for rule in (NAMED[name].rules if name in NAMED else (name,)))
     check_names("rule", without, RULES)
     check_names("statement", breaks, STATEMENTS)
+    hybrid = [rule for rule in without if RULES[rule]["kind"] == HYBRID]
+    if hybrid or kind == HYBRID:
+        asked_for = f"--without {hybrid[0]}" if hybrid else "--kind hybrid"
+        raise UserError(
+            f"explore {asked_for}: explore looks at engines of one attention group: ask `slotproof prove "
+            f"--kind hybrid --without {hybrid[0] if hybrid else 'RULE'}`"
+        )
     check_names("allowance", () if allow is None else (allow,), ALLOWANCES)
     allowed = None if allow is None else ALLOWANCES[allow]
     if allowed is not None and (without or breaks not in ((), (allowed.statement,))):

@@ -15,6 +15,7 @@ from rich.table import Table
 from slotproof.model.claims.statements import STATEMENTS
 from slotproof.model.claims.wordings import ALLOWANCES
 from slotproof.model.language.rules import RULES, Rules
+from slotproof.proofs.campaign.kinds import KINDS
 from slotproof.proofs.campaign.monitor import INVARIANT
 from slotproof.proofs.campaign.stories import Story
 from slotproof.proofs.cli import options, second_opinions
@@ -29,7 +30,6 @@ from slotproof.proofs.prove import receipt as receipts
 from slotproof.proofs.prove.cross_check import SOLVERS
 from slotproof.proofs.prove.prover import PROVED, REFUTED, UNKNOWN, Report, matrix
 from slotproof.proofs.prove.prover import prove as prove_statements
-from slotproof.proofs.prove.symbols import KINDS
 
 COLOURS = {PROVED: "green", REFUTED: "red"}
 

@@ -29,7 +29,7 @@ from slotproof.model.system.allocate_slots import Answer, Ask
 from slotproof.proofs.prove import arithmetic
 from slotproof.proofs.prove.claims import Claim, as_term, of_state
 from slotproof.proofs.prove.obligation import Obligation, mentions
-from slotproof.proofs.prove.obligations.loops import end_of_loop
+from slotproof.proofs.prove.obligations.group_loops import end_of_loop
 from slotproof.proofs.prove.symbols import Symbols
 
 STATEMENT = "batch-in-order"
@@ -169,11 +169,12 @@ def _count(read: Symbols, name: str, predicate: Callable[[Any], Any], rows: Batc
 
 def _arithmetic(s: State, r: Any) -> Iterator[z3.BoolRef]:
     """A token more takes one block at most, and fills one at most."""
-    yield arithmetic.next_block(s.length(r)).goal()
+    size = s.engine.groups.block_size(0)
+    yield arithmetic.next_block(s.length(r), size).goal()
     for tokens in (s.computed(r), s.num_tokens(r)):
-        full = arithmetic.floor(tokens)
-        yield arithmetic.next_block(full).goal()
-        yield from mentions(as_term(arithmetic.times(full + 2) == arithmetic.floor(tokens + 1)))
+        full = arithmetic.floor(tokens, size)
+        yield arithmetic.next_block(full, size).goal()
+        yield from mentions(as_term(arithmetic.times(full + 2, size) == arithmetic.floor(tokens + 1, size)))
 
 
 def _same(s: State, t: State) -> Iterator[Claim]:

@@ -6,7 +6,7 @@ on the path that leads to it; that the stepwise invariants hold after each step 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,17 +18,21 @@ from slotproof.model.claims.invariants import LEDGER, STEPWISE, WRITTEN, Invaria
 from slotproof.model.claims.statements import CHECKS
 from slotproof.model.language.algebra import Bool, both, implies
 from slotproof.model.language.engine import Engine
+from slotproof.model.language.groups import FULL as FULL_KIND
+from slotproof.model.language.groups import Groups
 from slotproof.model.language.rules import Rules
 from slotproof.model.language.state import State
 from slotproof.model.scheduling.caller import ACTIONS, Outcome, waits
 from slotproof.model.system.allocate_slots import Ask
 from slotproof.model.system.attention.group import skipped_tokens
 from slotproof.model.system.prefix_cache import Hits, get_computed_blocks, hits_for
+from slotproof.proofs.campaign.kinds import FULL
 from slotproof.proofs.prove import arithmetic
 from slotproof.proofs.prove.claims import Claim, as_term, of_state, same_terms
 from slotproof.proofs.prove.obligation import Obligation, mentions
-from slotproof.proofs.prove.obligations.loops import end_of_loop
-from slotproof.proofs.prove.symbols import SLIDING_WINDOW, Symbols
+from slotproof.proofs.prove.obligations import sums
+from slotproof.proofs.prove.obligations.group_loops import end_of_loop
+from slotproof.proofs.prove.symbols import Symbols, as_term_int
 
 LATER_CHUNK = "later-chunk"
 LONE_REQUEST = "lone-request-is-granted"
@@ -85,7 +89,7 @@ def _make(name: str, kind: str, rules: Rules, undisturbed: bool = False, careful
         arguments = {"named": z3.Function("named", z3.IntSort(), z3.BoolSort())}
     elif name in ("execute", "reset_prefix_cache", "take_new_block_ids"):
         arguments = {}
-    if undisturbed and kind == SLIDING_WINDOW:
+    if undisturbed and kind != FULL:
         read.alone = True
         read.assume(alone(s, r))
     read.assume(*ACTIONS[name].contract(s, **arguments).values())
@@ -113,26 +117,35 @@ def call(name: str, kind: str, rules: Rules) -> Iterator[Obligation]:
     """What a call needs on its way, the ledger after it, and the checks about it."""
     made = _make(name, kind, rules)
     lemmas = tuple(_lemmas(made))
-    known, witness = (*made.read.assumed, *lemmas), f"call {name}"
+    witness = f"call {name}"
+    counts = iter(_count_of(made))
     for needed in made.read.needed:
+        before, sums_known = (*made.read.assumed[: needed.known], *lemmas), list[z3.BoolRef]()
+        if needed.name.startswith("take-groups"):
+            for compared in next(counts):
+                of_each = f"{name}: {needed.name}, each group"
+                yield _of_each_group(
+                    made.read, of_each, needed.statement, kind, "stage 3", witness, compared, before
+                )
+                sums_known.append(compared.of_sums(made.read))
         yield Obligation(
             f"{name}: {needed.name}",
             needed.statement,
             kind,
             "stage 3",
             witness,
-            (
-                *made.read.assumed[: needed.known],
-                *lemmas,
-                *mentions(needed.claim),
-                *_at_any(made.read, needed.values),
-            ),
+            (*before, *sums_known, *mentions(needed.claim), *_at_any(made.read, needed.values)),
             needed.claim,
         )
+    known = (*made.read.assumed, *lemmas)
+    for compared in next(counts, []):
+        of_each = f"{name}: count-is-what-is-taken, each group"
+        yield _of_each_group(made.read, of_each, "exact-count", kind, "stage 2", witness, compared, known)
+        known = (*known, compared.of_sums(made.read))
     yield from _bookkeeping(name, made, kind, known)
     for invariant in LEDGER:
         claim = of_state(invariant, made.outcome.state)
-        about_blocks = invariant.variables in (("block",), ("request", "index"))
+        about_blocks = invariant.variables in (("block",), ("row", "index"))
         sight = _at_the_writer(made, claim) if about_blocks else ()
         yield Obligation(
             f"{name}: {claim.name}", claim.statement, kind, "caller", witness, (*known, *sight), claim.goal()
@@ -146,11 +159,52 @@ def call(name: str, kind: str, rules: Rules) -> Iterator[Obligation]:
             yield from _checked(name, check, replace(made, request=r), kind, known)
 
 
+def _count_of(made: Made) -> list[list[sums.Comparison]]:
+    """How stage 2's count and what stage 3 takes compare, for engines of several groups."""
+    answer, engine = made.outcome.answer, made.before.engine
+    if made.ask is None or answer is None or engine.groups.is_one:
+        return []
+    amounts = sums.Allocation(made.before, made.request, made.ask, answer)
+    return sums.of_count(amounts, answer, engine.groups.num)
+
+
+def _holders(s: State, t: State, block: Any) -> Iterator[Bool]:
+    """Two of a block's holders before, and whether they still are."""
+    for k in (0, 1):
+        row, index = s.holder_row(block, k), s.holder_index(block, k)
+        for invariant in STEPWISE:
+            if invariant.variables == ("block", "reference"):
+                yield invariant.holds(s, block, k)
+            elif invariant.variables == ("row", "index"):
+                yield both(invariant.holds(s, row, index), invariant.holds(t, row, index))
+
+
+def _of_block(s: State, block: Any) -> Iterator[Bool]:
+    return (i.holds(s, block) for i in STEPWISE if i.variables == ("block",))
+
+
+def _of_each_group(
+    read: Symbols,
+    name: str,
+    statement: str,
+    kind: str,
+    stage: str,
+    witness: str,
+    compared: sums.Comparison,
+    known: tuple[z3.BoolRef, ...],
+) -> Obligation:
+    start, goal = len(read.assumed), compared.of_each(z3.Int("group?"))
+    defined = read.assumed[start:]
+    return Obligation(name, statement, kind, stage, witness, (*known, *defined, *mentions(goal)), goal)
+
+
 def later_chunk(kind: str, rules: Rules) -> Iterator[Obligation]:
     """A call where nobody else holds a block of the request: a prompt's later chunk, and a lone request, of
     which it is shown (*lone-holder-shares-nothing*)."""
     made = _make("allocate", kind, rules, undisturbed=True)
-    known, witness = (*made.read.assumed, *_lemmas(made)), f"check {LATER_CHUNK}-is-granted"
+    # `call` shows of every grant that stage 2 counts what is taken.
+    exact = [compared.of_sums(made.read) for counts in _count_of(made) for compared in counts]
+    known, witness = (*made.read.assumed, *_lemmas(made), *exact), f"check {LATER_CHUNK}-is-granted"
     for needed in made.read.needed:
         if needed.statement == "admission-suffices":
             yield Obligation(
@@ -227,12 +281,14 @@ def _at_the_writer(made: Made, claim: Claim, *more: Invariant) -> Iterator[z3.Bo
     block = values[0] if claim.arity == 1 else t.table(*values)
     places = [values] if claim.arity == 2 else []
     for state in states:
-        index = state.writer_index(block)
-        places += [(state.writer_request(block), index), (r, index)]
+        row, index = state.writer_row(block), state.writer_index(block)
+        places += [(row, index), (s.engine.row(r, s.engine.group(row)), index)]
+    owner = s.engine.owner
     at = {
         ("block",): [(block,)],
-        ("request",): _once([(request,) for request, _ in places]),
-        ("request", "index"): _once(places),
+        ("row",): _once([(row,) for row, _ in places]),
+        ("request",): _once([(owner(row),) for row, _ in places]),
+        ("row", "index"): _once(places),
     }
     for state in states:
         for invariant in (*INVARIANTS, *more) if state is s else STEPWISE:
@@ -242,8 +298,8 @@ def _at_the_writer(made: Made, claim: Claim, *more: Invariant) -> Iterator[z3.Bo
         queue = answer.adopted
         for invariant in STEPWISE:
             if invariant.variables == ("position",):
-                for _, index in places:
-                    yield as_term(invariant.holds(queue, index - queue.length(r)))
+                for row, index in places:
+                    yield as_term(invariant.holds(queue, index - queue.length(row)))
 
 
 def _at_any(read: Symbols, values: Iterable[Any]) -> Iterator[z3.BoolRef]:
@@ -258,16 +314,29 @@ def _once(places: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
 def _checked(
     where: str, check: Check, made: Made, kind: str, known: tuple[z3.BoolRef, ...]
 ) -> Iterator[Obligation]:
-    values = _values(check)
+    values = _values(check, made.before.engine.groups)
     asked: tuple[Any, ...] = () if check.about == "execute" else (made.request,)
     asked += () if made.ask is None else (made.ask,)
     part = check.part(made.before, *asked, made.outcome, *values)
-    hints = (as_term(fact) for fact in _instances(check, made, values))
+    hints = [as_term(fact) for fact in _instances(check, made, values)]
+    if not made.before.engine.groups.is_one:
+        about = (part.given, made.before, made.request, made.ask, made.outcome, values)
+        for number, compared in enumerate(sums.of_check(check.name, *about), 1):
+            name, witness = f"{where}: {check.name}, each group {number}", f"check {check.name}"
+            yield _of_each_group(
+                made.read, name, check.statement, kind, check.stage, witness, compared, known
+            )
+            hints.append(compared.of_sums(made.read))
     yield from _obligation(where, check, part, kind, (*known, *hints))
 
 
-def _values(check: Check) -> list[z3.ArithRef]:
-    return [z3.Int(f"{variable}?{n}") for n, variable in enumerate(check.variables)]
+def _values(check: Check, groups: Groups) -> list[Any]:
+    names = (f"{variable}?{n}" for n, variable in enumerate(check.variables))
+    one = groups.is_one
+    return [
+        0 if variable == "group" and one else z3.Int(name)
+        for name, variable in zip(names, check.variables, strict=True)
+    ]
 
 
 def _obligation(
@@ -285,37 +354,63 @@ def _lemmas(made: Made) -> Iterator[z3.BoolRef]:
     if made.ask is None or made.outcome.answer is None:
         return
     s, r, ask, total = made.before, made.request, made.ask, made.outcome.answer.total
-    yield arithmetic.next_block(s.length(r)).goal()
-    gone = skipped_tokens(s.engine, settled_at(s, r, made.outcome))
-    yield arithmetic.sum_of_parts(as_term_int(gone), total + ask.new + ask.lookahead - gone).goal()
-    yield from _window_lemmas(s.engine, ask.hits)
+    engine, settled = s.engine, settled_at(s, r, made.outcome)
+
+    def at(g: Any) -> Any:
+        size, gone = engine.groups.block_size(g), skipped_tokens(engine, g, settled)
+        scheduled = total + ask.new + ask.lookahead - gone
+        return both(
+            arithmetic.next_block(s.length(engine.row(r, g)), size).goal(),
+            arithmetic.sum_of_parts(as_term_int(gone), scheduled, size).goal(),
+        )
+
+    yield _at_each_group(engine, r, "lemmas", at)
+    yield from _window_lemmas(engine, r, ask.hits)
 
 
-def _window_lemmas(engine: Engine, hits: Hits) -> Iterator[z3.BoolRef]:
-    if engine.sliding_window is not None:
-        yield arithmetic.blocks_before(hits.num, engine.sliding_window - 1).goal()
+def _at_each_group(engine: Engine, r: Any, name: str, at: Callable[[Any], Any]) -> z3.BoolRef:
+    """A fact at every group, wherever Z3 sees r's row in it."""
+    if engine.groups.is_one:
+        return as_term(at(0))
+    return Claim(name, "arithmetic", 1, at, (lambda g: engine.row(r, g),)).assumed()
 
 
-def as_term_int(value: Any) -> z3.ArithRef:
-    """An integer as a Z3 term."""
-    return z3.IntVal(value) if isinstance(value, int) else value
+def _window_lemmas(engine: Engine, r: Any, hits: Hits) -> Iterator[z3.BoolRef]:
+    groups = engine.groups
+    if groups.kind(0) is not FULL_KIND:
+
+        def at(g: Any) -> Any:
+            return arithmetic.blocks_before(hits.num(g), groups.window(g) - 1, groups.block_size(g)).goal()
+
+        yield _at_each_group(engine, r, "window-lemmas", at)
 
 
 def _instances(check: Check, made: Made, values: list[z3.ArithRef]) -> Iterator[Bool]:
     """Known facts at the values of a check: invariants of states on the way, and ends of loops."""
     s, r, t = made.before, made.request, made.outcome.state
     if made.outcome.answer is not None:
+        answer, row = made.outcome.answer, r
+        states = [answer.committed, t]
+        on_the_way = [] if s.engine.groups.is_one else [answer.adopted, answer.loaded]
         for value, variable in zip(values, check.variables, strict=True):
-            for state in (made.outcome.answer.committed, t):
+            if variable == "group":
+                row = s.engine.row(r, value)
+            for state in (*states, *on_the_way):
                 for invariant in STEPWISE:
-                    if variable == "index" and invariant.variables == ("request", "index"):
-                        yield invariant.holds(state, r, value)
+                    if variable == "index" and invariant.variables == ("row", "index"):
+                        yield invariant.holds(state, row, value)
+            for state in on_the_way:
+                if variable == "index":
+                    yield from _of_block(state, state.table(row, value))
     if check.name == LONE_REQUEST:
         # Each held block is at a place of its own in the request's table: there are no more than places.
         first = s.first(r)
         yield arithmetic.pigeonhole(
             check.name, s.num_held, s.length(r) - first, lambda j: s.writer_index(s.held(j)) - first
         ).body()
+    if check.name == "dropped-blocks-stay-unwritten" and not s.engine.groups.is_one:
+        group, index = values
+        yield from _holders(s, t, s.table(s.engine.row(r, group), index))
     if check.about == "leave":
         hand = [s.length(r) - 1 - value for value in values] + list(values)
         for fact in made.read.facts:
@@ -330,7 +425,7 @@ def state_checks(kind: str, rules: Rules) -> Iterator[Obligation]:
     read, s = _state(kind, rules)
     for check in CHECKS:
         if check.about == "state":
-            part = check.part(s, *_values(check))
+            part = check.part(s, *_values(check, s.engine.groups))
             yield from _obligation("state", check, part, kind, tuple(read.assumed))
 
 
@@ -340,12 +435,12 @@ def lookup(kind: str, rules: Rules) -> Iterator[Obligation]:
     r = z3.Int("request")
     read.assume(both(r >= 0, waits(s, r), s.computed(r) == 0))
     hits = get_computed_blocks(s, r)
-    read.assume(*_window_lemmas(s.engine, hits))
+    read.assume(*_window_lemmas(s.engine, r, hits))
     for check in CHECKS:
         if check.about == "lookup":
-            values = _values(check)
+            values = _values(check, s.engine.groups)
             sight = (
-                *(fact for value in values for fact in mentions(hits.at(value) == 0)),
+                *(fact for i in values for fact in mentions(as_term(hits.at(0, i) == 0))),
                 *_at_any(read, values),
             )
             part = check.part(s, r, hits, *values)

@@ -8,12 +8,17 @@ from functools import partial
 
 from slotproof.model.language.rules import Rules
 from slotproof.model.scheduling.caller import ACTIONS
+from slotproof.proofs.campaign.kinds import FULL, HYBRID, KINDS
 from slotproof.proofs.prove.obligation import Obligation
 from slotproof.proofs.prove.obligations import calls, steps
 from slotproof.proofs.prove.obligations.batch import batch
+from slotproof.proofs.prove.obligations.group_loops import GROUP_LOOPS, group_loop_step
 from slotproof.proofs.prove.obligations.line import line
 from slotproof.proofs.prove.obligations.loops import LOOPS
-from slotproof.proofs.prove.symbols import FULL, KINDS, SLIDING_WINDOW, terms_without_truth
+from slotproof.proofs.prove.symbols import terms_without_truth
+
+OF_ONE_GROUP = ("batch-in-order", "published-is-written", "progress")
+"""Statements that are proved of engines with one group."""
 
 
 @dataclass(frozen=True)
@@ -23,11 +28,15 @@ class Group:
     name: str
     kind: str
     make: Callable[[Rules], Iterator[Obligation]]
+    part: int = 0
+    parts: int = 1
+    """Of so many parts, to be proved side by side, this one."""
 
     def build(self, rules: Rules) -> list[Obligation]:
         """The obligations. Raises TypeError if the model or a claim asks whether a term is true."""
         with terms_without_truth():
-            return list(self.make(rules))
+            made = list(self.make(rules))[self.part :: self.parts]
+        return [o for o in made if self.kind != HYBRID or o.statement not in OF_ONE_GROUP]
 
 
 def groups(kinds: tuple[str, ...] = KINDS) -> list[Group]:
@@ -37,20 +46,27 @@ def groups(kinds: tuple[str, ...] = KINDS) -> list[Group]:
 
 
 def _of_kind(kind: str) -> Iterator[Group]:
+    if kind == HYBRID:
+        for name in GROUP_LOOPS:
+            yield Group(name, kind, partial(group_loop_step, name, kind))
     yield Group("later-chunk", kind, partial(calls.later_chunk, kind))
     for name in ACTIONS:
-        yield Group(name, kind, partial(calls.call, name, kind))
+        parts = 4 if kind == HYBRID and name == "allocate" else 1
+        for part in range(parts):
+            of_whole = f"{name}, part {part + 1}" if parts > 1 else name
+            yield Group(of_whole, kind, partial(calls.call, name, kind), part, parts)
     for name in ACTIONS:
         yield Group(f"{name} with care", kind, partial(calls.with_care, name, kind))
     for name in LOOPS:
         yield Group(f"{name}-loop", kind, partial(steps.loop_step, name, kind))
     for name in steps.STEPS:
-        if name != "pad" or kind == SLIDING_WINDOW:  # full attention has no null blocks to start with
+        if name != "pad" or kind != FULL:  # full attention has no null blocks to start with
             yield Group(name, kind, partial(steps.single_step, name, kind))
     yield Group("state", kind, partial(calls.state_checks, kind))
     yield Group("lookup", kind, partial(calls.lookup, kind))
     if kind == FULL:
         yield Group("batch", kind, partial(batch, kind))
-    yield Group("line", kind, partial(line, kind))
+    if kind != HYBRID:
+        yield Group("line", kind, partial(line, kind))
     yield Group("initial", kind, partial(steps.initial_state, kind))
     yield Group("arithmetic", kind, partial(steps.arithmetic_lemmas, kind))

@@ -17,11 +17,12 @@ from slotproof.model.language.algebra import Bool, Function, Int, both, either, 
 from slotproof.model.language.rules import Rules
 from slotproof.model.language.state import RUNNING, State
 from slotproof.model.scheduling.caller import preempt
+from slotproof.proofs.campaign.kinds import FULL
 from slotproof.proofs.prove import arithmetic
 from slotproof.proofs.prove.claims import Claim, as_term, of_state
 from slotproof.proofs.prove.obligation import Obligation, mentions
-from slotproof.proofs.prove.obligations.loops import end_of_loop
-from slotproof.proofs.prove.symbols import FULL, Symbols
+from slotproof.proofs.prove.obligations.group_loops import end_of_loop
+from slotproof.proofs.prove.symbols import Symbols
 
 
 def _holds_blocks(s: State, q: Int) -> Bool:
@@ -121,5 +122,5 @@ def _quiet_pool(kind: str, rules: Rules) -> Iterator[Obligation]:
 
 def _holder_in_sight(s: State, b: Int, k: Int) -> list[z3.BoolRef]:
     """Terms about a reference of a block, at which Z3 is to look."""
-    r, i = s.holder_request(b, k), s.holder_index(b, k)
+    r, i = s.holder_row(b, k), s.holder_index(b, k)
     return mentions(both(s.table(r, i) == s.first(r), s.slot(r, i) == s.ref_cnt(b)))

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from slotproof.model.language.algebra import Bool, Int, both, either, iff, implies, ite, within
 from slotproof.model.language.keys import block_key
 from slotproof.model.language.state import HAND, State
 from slotproof.model.system.allocate_slots import is_idle_hit
+from slotproof.model.system.attention.group import is_reachable
 from slotproof.model.system.pool import publish, put_back, touch
 from slotproof.model.system.prefix_cache import Hits
 from slotproof.proofs.prove.claims import Claim
@@ -76,7 +78,7 @@ def _in_hand(s: State, low: Int, b: Int, k: Int) -> Bool:
 
 
 _QUEUE = ("at", "rank", "held", "held_rank")
-_REFERENCES = ("holder_request", "holder_index", "slot")
+_REFERENCES = ("holder_row", "holder_index", "slot")
 
 
 def _free_known(read: Symbols, s: State, low: Int, k: Int, of: dict[str, Any]) -> dict[str, Any]:
@@ -149,41 +151,42 @@ def _free_facts(read: Symbols, s: State, low: Int, k: Int, t: State, of: dict[st
     ]
 
 
-def _adopted(s: State, hits: Hits, low: Int, b: Int, k: Int) -> Bool:
-    """The block is one of the hits low .. k - 1: it was taken for that index."""
+def _adopted(s: State, hits: Hits, g: Int, low: Int, b: Int, k: Int) -> Bool:
+    """The block is one of the group's hits low .. k - 1: it was taken for that index."""
     i = s.writer_index(b)
-    return both(within(low, i, k), hits.at(i) == b)
+    return both(within(low, i, k), hits.at(g, i) == b)
 
 
 def _adopt_known(read: Symbols, s: State, low: Int, k: Int, of: dict[str, Any]) -> dict[str, Any]:
-    r, hits = of["request"], of["hits"]
-    idle = read.counted(lambda i: is_idle_hit(s, hits, i))
+    row, hits = of["row"], of["hits"]
+    g = s.engine.group(row)
+    idle = read.counted(partial(is_idle_hit, s, hits), g)
     return {
         "num_free": s.num_free - (idle(k) - idle(low)),
-        "ref_cnt": lambda b: s.ref_cnt(b) + ite(_adopted(s, hits, low, b, k), 1, 0),
-        "table": lambda q, i: ite(both(q == r, within(low, i, k)), hits.at(i), s.table(q, i)),
-        "length": lambda q: ite(q == r, k, s.length(q)),
-        "num_cached": lambda q: ite(q == r, k, s.num_cached(q)),
+        "ref_cnt": lambda b: s.ref_cnt(b) + ite(_adopted(s, hits, g, low, b, k), 1, 0),
+        "table": lambda q, i: ite(both(q == row, within(low, i, k)), hits.at(g, i), s.table(q, i)),
+        "length": lambda q: ite(q == row, k, s.length(q)),
+        "num_cached": lambda q: ite(q == row, k, s.num_cached(q)),
     }
 
 
 def _adopt_needs(read: Symbols, s: State, low: Int, high: Int, of: dict[str, Any]) -> list[Claim]:
-    r, hits = of["request"], of["hits"]
+    row, hits = of["row"], of["hits"]
+    g = s.engine.group(row)
 
     def found(i: Int) -> Bool:
-        b = hits.at(i)
-        return implies(
-            within(low, i, high), both(s.is_block(b), s.block_hash(b) == block_key(s.engine, r, i))
-        )
+        b = hits.at(g, i)
+        is_key = s.block_hash(b) == block_key(s.engine, row, i)
+        return implies(within(low, i, high), both(s.is_block(b), is_key))
 
     return [
         Claim(
             "table-ends-where-hits-begin",
             "ref-count",
             0,
-            lambda: both(r >= 0, s.length(r) == low, s.num_cached(r) == low),
+            lambda: both(row >= 0, s.length(row) == low, s.num_cached(row) == low),
         ),
-        Claim("hits-have-the-askers-key", "hash-soundness", 1, found, (hits.at,)),
+        Claim("hits-have-the-askers-key", "hash-soundness", 1, found, (lambda i: hits.at(g, i),)),
     ]
 
 
@@ -193,11 +196,13 @@ def _no_facts(read: Symbols, s: State, low: Int, k: Int, t: State, of: dict[str,
 
 
 def _publish_known(read: Symbols, s: State, low: Int, k: Int, of: dict[str, Any]) -> dict[str, Any]:
-    r = of["request"]
+    r = of["row"]
+    g = s.engine.group(r)
 
     def published(b: Int) -> Bool:
         i = s.writer_index(b)
-        return both(s.engine.looks_back, within(low, i, k), s.is_live(r, i), s.table(r, i) == b)
+        entry = both(within(low, i, k), s.is_live(r, i), s.table(r, i) == b)
+        return both(is_reachable(s.engine, g, i), entry)
 
     return {
         "block_hash": lambda b: ite(published(b), block_key(s.engine, r, s.writer_index(b)), s.block_hash(b)),
@@ -208,7 +213,8 @@ def _publish_known(read: Symbols, s: State, low: Int, k: Int, of: dict[str, Any]
 
 
 def _publish_needs(read: Symbols, s: State, low: Int, high: Int, of: dict[str, Any]) -> list[Claim]:
-    r = of["request"]
+    r = of["row"]
+    final = s.num_tokens(s.engine.owner(r))
     return [
         Claim(
             "blocks-wait-for-a-hash",
@@ -220,7 +226,7 @@ def _publish_needs(read: Symbols, s: State, low: Int, high: Int, of: dict[str, A
             "tokens-are-final",
             "drafts-never-hashed",
             0,
-            lambda: high <= s.engine.full_blocks(s.num_tokens(r)),
+            lambda: high <= s.engine.full_blocks(final, s.engine.group(r)),
         ),
     ]
 
@@ -243,8 +249,8 @@ LOOPS: dict[str, Loop] = {
             "adopt",
             "stage 3",
             "step touch",
-            lambda s, k, of: of["hits"].at(k),
-            lambda s, k, of: touch(s, of["request"], of["hits"].at(k)),
+            lambda s, k, of: of["hits"].at(s.engine.group(of["row"]), k),
+            lambda s, k, of: touch(s, of["row"], of["hits"].at(s.engine.group(of["row"]), k)),
             (*_QUEUE, *_REFERENCES),
             _adopt_known,
             _adopt_needs,
@@ -254,8 +260,8 @@ LOOPS: dict[str, Loop] = {
             "publish",
             "stage 4",
             "step publish",
-            lambda s, k, of: s.table(of["request"], k),
-            lambda s, k, of: publish(s, of["request"], k),
+            lambda s, k, of: s.table(of["row"], k),
+            lambda s, k, of: publish(s, of["row"], k, is_reachable(s.engine, s.engine.group(of["row"]), k)),
             (),
             _publish_known,
             _publish_needs,

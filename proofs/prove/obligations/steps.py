@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import z3
@@ -126,7 +127,7 @@ def loop_step(name: str, kind: str, rules: Rules) -> Iterator[Obligation]:
     read.alone = z3.Bool("alone")
     start = read.state()
     low, k, high = z3.Ints("low k high")
-    of = _of(loop)
+    of = _of()
     read.assume(low <= high, *(of_state(i, start).assumed() for i in STEPWISE))
     for need in loop.needs(read, start, low, high, of):
         read.assume_claim(need)
@@ -143,8 +144,9 @@ def loop_step(name: str, kind: str, rules: Rules) -> Iterator[Obligation]:
         read.assume_claim(fact)
     if name == "adopt":
         hits: Hits = of["hits"]
-        idle = read.counted(lambda i: is_idle_hit(start, hits, i))
-        read.assume(idle(k + 1) == idle(k) + ite(is_idle_hit(start, hits, k), 1, 0))
+        g = read.engine.group(of["row"])
+        idle = read.counted(partial(is_idle_hit, start, hits), g)
+        read.assume(idle(k + 1) == idle(k) + ite(is_idle_hit(start, hits, g, k), 1, 0))
     block = loop.block(before, k, of)
     read.assume(*mentions(both(before.rank(block) == before.held_rank(block))))
     after = loop.step(before, k, of)
@@ -168,9 +170,10 @@ def loop_step(name: str, kind: str, rules: Rules) -> Iterator[Obligation]:
         yield _obligation(f"{name}-loop", claim, kind, loop, read)
 
 
-def _of(loop: Loop) -> dict[str, Any]:
-    hits = Hits(z3.Int("num_hits"), z3.Function("hit", z3.IntSort(), z3.IntSort()))
-    return {"request": z3.Int("request"), "hits": hits}
+def _of() -> dict[str, Any]:
+    num = z3.Function("num_hits", z3.IntSort(), z3.IntSort())
+    hits = Hits(z3.Int("hit_tokens"), num, z3.Function("hit", *[z3.IntSort()] * 3))
+    return {"row": z3.Int("row"), "hits": hits}
 
 
 def _obligation(where: str, claim: Claim, kind: str, loop: Loop, read: Symbols) -> Obligation:
@@ -207,19 +210,23 @@ def _equal(name: str, statement: str, field: str, expected: Any, got: Any) -> Cl
 
 def arithmetic_lemmas(kind: str, rules: Rules) -> Iterator[Obligation]:
     """What the proofs use of division by the block size, from its definition; counts are bounded."""
-    a, b, n = z3.Ints("a b n")
+    a, b, n, size = z3.Ints("a b n size")
     for claim in (
         *arithmetic.PROPERTIES,
-        arithmetic.AT_ZERO,
-        arithmetic.next_block(n),
-        arithmetic.sum_of_parts(a, b),
-        arithmetic.blocks_before(n, a),
-        arithmetic.keeps_sign(a),
+        arithmetic.at_zero(size),
+        arithmetic.next_block(n, size),
+        arithmetic.sum_of_parts(a, b, size),
+        arithmetic.blocks_before(n, a, size),
+        arithmetic.keeps_sign(a, size),
         *arithmetic.pigeonhole_by_induction(),
+        arithmetic.sums_are_monotone(),
+        arithmetic.counts_are_congruent(),
     ):
         goal = claim.goal()
-        x, y = claim.values() if claim.arity == 2 else (n, a) if claim.name == "blocks-before" else (a, b)
-        signs = (arithmetic.keeps_sign(d).goal() for d in arithmetic.compared(claim.name, x, y))
+        x, y = claim.values()[:2] if claim.arity == 3 else (n, a) if claim.name == "blocks-before" else (a, b)
+        unit = claim.values()[2] if claim.arity == 3 else size
+        differences = arithmetic.compared(claim.name, x, y, unit)
+        signs = (arithmetic.keeps_sign(d, unit).goal() for d in differences)
         known = (*arithmetic.definitions(goal), *signs)
         yield Obligation(f"arithmetic: {claim.name}", claim.statement, kind, "arithmetic", "", known, goal)
     counted = z3.Function("count", z3.IntSort(), z3.IntSort())

@@ -16,7 +16,7 @@ from slotproof.model.scheduling.worker import executed
 from slotproof.model.system.attention.group import admission_cap, skipped_blocks
 from slotproof.proofs.campaign.monitor import Violation
 from slotproof.proofs.output.words import counted, verb
-from slotproof.proofs.stories.why import broken_calls, broken_progress
+from slotproof.proofs.stories.why import broken_calls, broken_groups, broken_progress
 from slotproof.proofs.stories.why.decisions import Line
 from slotproof.proofs.stories.why.scene import Scene
 from slotproof.proofs.stories.why.unwritten import lack, slots_written
@@ -33,7 +33,7 @@ def named(violation: Violation, scene: Scene) -> tuple[tuple[int, ...], tuple[in
     s, r = scene.after, scene.request
     requests, blocks = ([r] if r >= 0 else []), []
     for kind, value in variables(violation):
-        if kind == "request" and value >= 0:
+        if kind in ("request", "row") and value >= 0:
             requests = [*requests, value] if value != r else requests
             r = value
         elif kind == "block":
@@ -42,7 +42,7 @@ def named(violation: Violation, scene: Scene) -> tuple[tuple[int, ...], tuple[in
             tables = [t for t in (s, scene.before) if value < t.length(r)]
             blocks += [t.table(r, value) for t in tables[:1]]
     if violation.claim == "window-is-kept":
-        early = range(skipped_blocks(s.engine, settled(s, r)), s.first(r))
+        early = range(skipped_blocks(s.engine, 0, settled(s, r)), s.first(r))
         blocks = [scene.before.table(r, i) for i in early if i < scene.before.length(r)]
     return tuple(dict.fromkeys(blocks)), tuple(dict.fromkeys(requests))
 
@@ -52,13 +52,20 @@ def reason(violation: Violation, scene: Scene) -> str:
     if scene.failed is not None:
         return _half_way(scene, scene.failed)
     told = variables(violation)
-    values = tuple(value for _, value in told)
+    of_groups = violation.claim in broken_groups.OF_STATES or violation.claim in broken_groups.OF_CALLS
+    if not of_groups and not scene.after.engine.groups.is_one:  # other sentences speak of one table
+        return _plainly(violation, scene, told)
+    values = tuple(value for kind, value in told if of_groups or kind != "group")
     sentence = _OF_CALLS.get(violation.claim)
     if sentence is not None and scene.answer is not None:
         return sentence(scene, scene.answer, *values)
     sentence = _OF_STATES.get(violation.claim)
     if sentence is not None:
         return sentence(scene, *values)
+    return _plainly(violation, scene, told)
+
+
+def _plainly(violation: Violation, scene: Scene, told: list[tuple[str, int]]) -> str:
     facts = [scene.block(v) if kind == "block" else f"{kind} {v}" for kind, v in told]
     return f"{violation.claim.replace('-', ' ')}: not so" + (f" for {', '.join(facts)}" if facts else "")
 
@@ -82,14 +89,14 @@ def _counted(c: Scene, b: int) -> str:
 
 def _aliased(c: Scene, r: int, i: int) -> str:
     b = c.after.table(r, i)
-    writer = c.after.writer_request(b)
+    writer = c.after.writer_row(b)
     taken = f", and was taken for request {writer}" if writer != r else ""
     return f"request {r} is yet to write {c.block(b)}{taken}"
 
 
 def _reach(c: Scene, b: int) -> str:
     s = c.after
-    r, end = s.writer_request(b), s.engine.tokens(s.writer_index(b) + 1)
+    r, end = s.writer_row(b), s.engine.tokens(s.writer_index(b) + 1)
     have = s.num_tokens(r)
     final = counted(have, "final token")
     return f"{c.block(b)} reaches to token {end} of request {r}, which has {final}: {end} > {have}"
@@ -97,13 +104,13 @@ def _reach(c: Scene, b: int) -> str:
 
 def _writer(c: Scene, b: int) -> str:
     s = c.after
-    r, i = s.writer_request(b), s.writer_index(b)
+    r, i = s.writer_row(b), s.writer_index(b)
     return f"{c.block(b)} was taken for entry {i} of request {r}, and its key is not the one of those tokens"
 
 
 def _same_key(c: Scene, b: int, d: int) -> str:
     s = c.after
-    of = [f"entry {s.writer_index(x)} of request {s.writer_request(x)}" for x in (b, d)]
+    of = [f"entry {s.writer_index(x)} of request {s.writer_row(x)}" for x in (b, d)]
     return (
         f"blocks {b} and {d} both have key {c.label(s, b)}, and hold different tokens: {of[0]}, and {of[1]}"
     )
@@ -116,7 +123,7 @@ def _order(c: Scene, hashed: int, unhashed: int) -> str:
 
 
 def _holder(c: Scene, b: int, k: int) -> str:
-    r, i = c.after.holder_request(b, k), c.after.holder_index(b, k)
+    r, i = c.after.holder_row(b, k), c.after.holder_index(b, k)
     return f"{_counted(c, b)}; its reference {k} is entry {i} of request {r}, which no longer holds it"
 
 
@@ -145,9 +152,9 @@ def _published(c: Scene, r: int) -> str:
 
 def _window(c: Scene, r: int) -> str:
     s, kept = c.after, settled(c.after, r)
-    may = skipped_blocks(s.engine, kept)
+    may = skipped_blocks(s.engine, 0, kept)
     given = f"request {r} has given up {counted(s.first(r), 'block')}"
-    window = f"its window of {s.engine.sliding_window} has passed {may}"
+    window = f"its window of {s.engine.groups.window(0)} has passed {may}"
     return f"{given}, but with {counted(kept, 'token')} settled {window}"
 
 
@@ -160,21 +167,21 @@ def _null(c: Scene) -> str:
 
 
 def _no_prefix(c: Scene, i: int) -> str:
-    r, hits = c.lookup("hit-is-a-prefix", (i,))
-    b = hits.at(i)
-    of = f"the tokens of entry {c.after.writer_index(b)} of request {c.after.writer_request(b)}"
+    r, hits = c.lookup("hit-is-a-prefix", (0, i))
+    b = hits.at(0, i)
+    of = f"the tokens of entry {c.after.writer_index(b)} of request {c.after.writer_row(b)}"
     return f"the lookup of request {r} finds block {b} for entry {i}, which holds {of}: not its own"
 
 
 def _improper(c: Scene) -> str:
     r, hits = c.lookup("hit-is-proper", ())
-    found = f"{c.after.engine.tokens(hits.num)} of its {counted(c.after.num_tokens(r), 'token')}"
+    found = f"{hits.tokens} of its {counted(c.after.num_tokens(r), 'token')}"
     return f"the lookup of request {r} finds {found}: none is left to compute"
 
 
 def _no_window(c: Scene, i: int) -> str:
-    r, hits = c.lookup("hit-spans-the-window", (i,))
-    tokens, window = c.after.engine.tokens(hits.num), c.after.engine.sliding_window
+    r, hits = c.lookup("hit-spans-the-window", (0, i))
+    tokens, window = hits.tokens, c.after.engine.groups.window(0)
     place = f"entry {i}" if window is None else f"entry {i}, in the window of {window},"
     return f"request {r} hits {counted(tokens, 'token')}, but {place} is the null block"
 
@@ -202,7 +209,7 @@ def _place(c: Scene, i: int, other: int) -> str:
 
 def _published_unwritten(c: Scene, b: int) -> str:
     s = c.after
-    taken = f"taken for entry {s.writer_index(b)} of request {s.writer_request(b)}"
+    taken = f"taken for entry {s.writer_index(b)} of request {s.writer_row(b)}"
     return f"block {b} ({taken}) is published with key {c.label(s, b)}; {lack(s, b)}"
 
 
@@ -214,8 +221,10 @@ def _computed_unwritten(c: Scene, r: int, i: int) -> str:
 
 
 def _hit_unwritten(c: Scene, i: int) -> str:
-    r, hits = c.lookup("hit-is-written", (i,))
-    return f"the lookup of request {r} finds block {hits.at(i)} for entry {i}; {lack(c.after, hits.at(i))}"
+    r, hits = c.lookup("hit-is-written", (0, i))
+    return (
+        f"the lookup of request {r} finds block {hits.at(0, i)} for entry {i}; {lack(c.after, hits.at(0, i))}"
+    )
 
 
 def _reads_unwritten(c: Scene, r: int, i: int) -> str:
@@ -239,13 +248,13 @@ def _dropped(c: Scene, i: int) -> str:
 def _open_tokens(c: Scene, r: int, i: int) -> str:
     s = c.after
     b, start = s.table(r, i), s.computed(r) - max(s.in_flight(r), s.unwritten(r))
-    writer = f"which was taken for request {s.writer_request(b)}"
+    writer = f"which was taken for request {s.writer_row(b)}"
     return f"request {r} is yet to write from token {start} on, and its entry {i} is block {b}, {writer}"
 
 
 def _too_much(c: Scene, b: int) -> str:
     s = c.after
-    r = s.writer_request(b)
+    r = s.writer_row(b)
     done = executed(s, r)
     ran = f"{counted(done, 'token')} of request {r} {verb(done, 'has', 'have')} run"
     return f"{c.block(b)} counts as written up to token {s.written(b)}, and {ran}"
@@ -271,13 +280,16 @@ _OF_STATES: dict[str, Callable[..., str]] = {
     "hashed-tokens-are-final": _reach,
     "reach-is-final": _reach,
     "entry-holds-its-prefix": lambda c, r, i: f"{c.entry(r, i)} holds other tokens than the request's",
-    "cap-is-tight": lambda c: f"the admission cap is {counted(admission_cap(c.after.engine) or 0, 'block')}",
+    "cap-is-tight": lambda c: (
+        f"the admission cap is {counted(admission_cap(c.after.engine, 0) or 0, 'block')}"
+    ),
     "promise-survives": lambda c, q: (
         f"request {q} was promised its whole prompt, and {counted(c.after.num_free, 'block')}"
         f" {verb(c.after.num_free, 'is', 'are')} free"
     ),
     "unhashed-before-hashed": _order,
     "every-unhashed-before-hashed": _order,
+    "status-fits-the-tokens": _tokens,
     "status-fits-the-table": _tokens,
     "tokens-are-counted": _tokens,
     "table-covers-computed": _cover,
@@ -296,6 +308,7 @@ _OF_STATES: dict[str, Callable[..., str]] = {
     "hit-spans-the-window": _no_window,
     "salts-are-apart": _salts,
     **broken_progress.OF_STATES,
+    **broken_groups.OF_STATES,
     "tail-before-head": _tail,
     "freed-blocks-take-their-place": _place,
     "open-tokens-have-own-blocks": _open_tokens,
@@ -310,7 +323,7 @@ _OF_STATES: dict[str, Callable[..., str]] = {
 """Claims about a state, a lookup, or a request that leaves."""
 
 
-_OF_CALLS = broken_calls.SENTENCES | broken_progress.OF_CALLS
+_OF_CALLS = broken_calls.SENTENCES | broken_progress.OF_CALLS | broken_groups.OF_CALLS
 
 SENTENCES: dict[str, Any] = _OF_STATES | _OF_CALLS
 """Every claim that has a sentence of its own."""

@@ -20,7 +20,7 @@ def _fell(c: Scene, a: Answer) -> str:
 
 def _slots(c: Scene, a: Answer) -> str:
     tokens = min(a.total + a.ask.new + a.ask.lookahead, c.after.engine.max_model_len)
-    need, length = slots_asked(c.before, a.ask, a.total), c.after.length(c.request)
+    need, length = slots_asked(c.before, c.request, a.ask, a.total), c.after.length(c.request)
     most = c.after.engine.blocks(c.after.engine.max_model_len)
     needs = f"{counted(tokens, 'token')} {verb(tokens, 'needs', 'need')} {counted(need, 'block')}"
     return f"{needs}, {most} at most; the table has {length}"
@@ -61,10 +61,10 @@ def _pays(c: Scene, a: Answer) -> str:
 def _idle(c: Scene, a: Answer) -> str:
     s, r = c.before, c.request
     before = covered(s, r, a.ask, a.total)
-    new = max(0, slots_asked(s, a.ask, a.total) - before)
+    new = max(0, slots_asked(s, r, a.ask, a.total) - before)
     fell = a.released.num_free - c.after.num_free
     return (
-        f"{counted(a.ask.hits.num, 'hit')} and {counted(new, 'new block')} make"
+        f"{counted(a.ask.hits.num(0), 'hit')} and {counted(new, 'new block')} make"
         f" {counted(before + new, 'entry', 'entries')}; the table has"
         f" {c.after.length(r)}, and the free count fell by {fell}"
     )
@@ -92,7 +92,7 @@ def _asks_more(c: Scene, a: Answer) -> str:
 def _kept(c: Scene, a: Answer, q: int, i: int) -> str:
     s, t = c.before, c.after
     if t.first(q) != s.first(q):
-        may = skipped_blocks(s.engine, max(0, a.total - s.in_flight(q)))
+        may = skipped_blocks(s.engine, 0, max(0, a.total - s.in_flight(q)))
         gave = f"request {q} gave up its table below entry {t.first(q)}"
         return f"the call was refused, and {gave}; its window has passed what is below entry {may}"
     words = {"length": "table entries", "num_cached": "published blocks", "computed": "computed tokens"}
@@ -118,7 +118,7 @@ def _whole(c: Scene, a: Answer) -> str:
 
 
 def _adopted_unwritten(c: Scene, a: Answer, i: int) -> str:
-    b = a.ask.hits.at(i)
+    b = a.ask.hits.at(0, i)
     return f"request {c.request} adopts block {b} for entry {i}; {lack(c.before, b)}"
 
 

@@ -73,7 +73,7 @@ def _set_back(c: Scene, q: int) -> str:
 
 def _load_out_of_window(c: Scene, r: int) -> str:
     s = c.after
-    passed = f"its window has passed {counted(skipped_blocks(s.engine, settled(s, r)), 'block')}"
+    passed = f"its window has passed {counted(skipped_blocks(s.engine, 0, settled(s, r)), 'block')}"
     return f"{passed}, request {r} gave up {s.first(r)}, and its load is not written yet"
 
 

@@ -65,7 +65,7 @@ class Asked:
         """The answer of a call that fails half way, had its steps not failed: its counts are those by which
         the call was granted."""
         read = self.running.read
-        unfailing = _Unfailing(read.block_size, read.num_blocks, ghosts=True)
+        unfailing = _Unfailing(read.num_blocks, ghosts=True)
         unfailing.texts = read.texts
         engine = replace(self.before.engine, read=unfailing)
         return allocate_slots(self.before.replace(engine=engine), self.request, self.ask)
@@ -95,10 +95,10 @@ def _why(what: str, s: State, call: Call, answer: Answer | None) -> str:
     if what == "publish":
         return f"block {s.table(r, s.num_cached(r))} has a hash already"
     if what == "take" and answer is not None:
-        end = answer.new_low if s.length(r) < answer.new_low else answer.new_high
+        end = answer.new_low(0) if s.length(r) < answer.new_low(0) else answer.new_high(0)
         return f"{counted(end - s.length(r), 'block')} to pop > free {s.num_free}"
     if what == "touch" and answer is not None:
-        block = answer.ask.hits.at(s.length(r))
+        block = answer.ask.hits.at(0, s.length(r))
         place = "in the free queue" if s.is_free(block) else "not in the free queue"
         return f"block {block} has ref_cnt {s.ref_cnt(block)} and is {place}"
     return "the state does not allow it"
@@ -166,12 +166,12 @@ def _count(s: State, r: int, answer: Answer) -> str:
     engine, rules, ask = s.engine, s.engine.rules, answer.ask
     tokens = answer.total + ask.new + (ask.lookahead if rules.lookahead_gets_slots else 0)
     tokens = min(tokens, engine.max_model_len) if rules.slots_end_at_max_model_len else tokens
-    required, cap = engine.blocks(tokens), admission_cap(engine)
+    required, cap = engine.blocks(tokens), admission_cap(engine, 0)
     text = f"ceil({tokens}/{engine.tokens(1)})"
     if cap is not None and not rules.count_step_uncapped:
         required, text = min(required, cap), f"min({text}, cap {cap})"
-    hits = ask.hits.num if rules.check_before_commit else 0
-    covered = max(skipped_blocks(engine, answer.total), answer.released.length(r) + hits)
+    hits = ask.hits.num(0) if rules.check_before_commit else 0
+    covered = max(skipped_blocks(engine, 0, answer.total), answer.released.length(r) + hits)
     text += f" - {covered} covered" if covered else ""
     text = f"max(0, {text})" if required < covered else text
     idle = answer.need - max(0, required - covered)
@@ -189,7 +189,7 @@ def _adopted(s: State, r: int, answer: Answer) -> int:
     """Where the new entries of the table begin."""
     if s.length(r):
         return int(s.length(r))
-    return int(max(skipped_blocks(s.engine, answer.total), answer.ask.hits.num))
+    return int(max(skipped_blocks(s.engine, 0, answer.total), answer.ask.hits.num(0)))
 
 
 def _other(call: Call, s: State, after: State, label: Label) -> Line:
@@ -225,7 +225,7 @@ def _other(call: Call, s: State, after: State, label: Label) -> Line:
             compared = f"held {s.num_held} {'=' if s.num_held == 0 else '>'} 0"
             return Line("pool", f"{compared}: {'refused' if s.num_held else 'every hash is dropped'}")
         case TakeNewBlockIds():
-            return Line("caller", f"drains {s.num_to_zero} to zero")
+            return Line("caller", f"drains {s.num_to_zero(0)} to zero")
         case _:
             raise AssertionError(f"{call} is an allocate")
 
@@ -233,7 +233,7 @@ def _other(call: Call, s: State, after: State, label: Label) -> Line:
 def _writes(s: State, after: State) -> str:
     """What the step writes: `writes token 4 of request 0, tokens 0 to 2 of request 1`."""
     spans = []
-    for r in sorted({s.writer_request(b) for b in range(s.engine.num_blocks)}):
+    for r in sorted({s.writer_row(b) for b in range(s.engine.num_blocks)}):
         low, high = executed(s, r), executed(after, r)
         if low < high:
             tokens = f"token {low}" if high == low + 1 else f"tokens {low} to {high - 1}"

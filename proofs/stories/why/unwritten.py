@@ -23,7 +23,7 @@ def filled_by(s: State, b: int) -> str:
         return ""
     if arrives(s, b):
         return STEP
-    loads = writer_holds(s, b) and s.status(s.writer_request(b)) == LOADING
+    loads = writer_holds(s, b) and s.status(s.writer_row(b)) == LOADING
     return LOAD if loads else NOBODY
 
 
@@ -36,14 +36,14 @@ def lack(s: State, b: int) -> str:
         lacks = f"{done} of its {counted(size, 'slot')} {verb(done, 'is', 'are')} written"
     rest = "the rest" if done else "it" if size == 1 else "them"
     if who == LOAD:
-        return f"{lacks}, and the load of request {s.writer_request(b)} is still to come"
+        return f"{lacks}, and the load of request {s.writer_row(b)} is still to come"
     if who == STEP:
         return f"{lacks}, and the step that is being made up writes {rest}"
     return f"{lacks}, and nobody will write {rest}: {_reason(s, b)}"
 
 
 def _reason(s: State, b: int) -> str:
-    r = s.writer_request(b)
+    r = s.writer_row(b)
     if writer_holds(s, b) and s.status(r) == RUNNING:
         end = s.engine.tokens(s.writer_index(b) + 1)
         if s.computed(r) < end:

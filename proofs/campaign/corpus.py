@@ -1,0 +1,23 @@
+"""Calls that a campaign plays first, because it would hardly ever draw them."""
+
+from __future__ import annotations
+
+from slotproof.impl.protocol import AddRequest, Allocate, Call, Config, Finish, Group
+
+CORPUS: tuple[tuple[Config, tuple[Call, ...]], ...] = (
+    # Every free block is hashed, and the hits are the next to be taken: a group that takes blocks for its
+    # external tokens before the next group has adopted takes that one's hits (vllm#33775).
+    (
+        Config(num_blocks=9, block_size=1, max_model_len=4, groups=(Group(block_size=1, sliding_window=3),)),
+        (
+            AddRequest(0, (1, 1)),
+            Allocate(0, new=2),
+            Finish(0),
+            AddRequest(1, (2, 2)),
+            Allocate(1, new=2),
+            Finish(1),
+            AddRequest(2, (1, 1, 1, 1)),
+            Allocate(2, new=1, external=1),
+        ),
+    ),
+)
