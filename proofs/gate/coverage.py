@@ -21,6 +21,7 @@ from slotproof.model.scheduling.caller import ACTIONS
 from slotproof.model.system.allocate_slots import Answer, Ask, whole_prompt_fits
 from slotproof.model.system.attention.group import admission_cap, skipped_blocks
 from slotproof.proofs.campaign.calls import call_name
+from slotproof.proofs.gate.edges import EDGES, at_edge
 from slotproof.proofs.gate.oracle import Expectation
 
 Possible = Callable[[Config], bool]
@@ -59,6 +60,10 @@ def _capped(config: Config) -> bool:
     if window is None:
         return False
     return (window + config.max_in_flight_tokens) // block + 2 < config.max_model_len // block
+
+
+def _bounded_flight(config: Config) -> bool:
+    return config.max_in_flight_tokens < config.max_model_len
 
 
 _STATUS = {WAITING: "waiting", LOADING: "loading", RUNNING: "running", PREEMPTED: "preempted"}
@@ -119,6 +124,7 @@ ROWS: dict[str, Possible] = {
     "reset: done, with hashes to drop": _caching,
     "reset: refused": _always,
     "zeroing: a list is taken": _always,
+    **{f"edge: {name}": _always if name != "in-flight-is-bounded" else _bounded_flight for name in EDGES},
 }
 """Every row, with the configurations in which it can be reached."""
 
@@ -153,6 +159,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "reset: done, with hashes to drop": ("reset_prefix_cache",),
     "reset: refused": ("reset_prefix_cache",),
     "zeroing: a list is taken": ("take_new_block_ids",),
+    **{f"edge: {name}": needs for name, needs in EDGES.items() if needs},
 }
 """What an implementation must be able to do for a row (`impl/capabilities.py`), beyond the configuration."""
 
@@ -172,6 +179,8 @@ def reached(config: Config, e: Expectation) -> Iterator[str]:
     yield "engine: full attention" if config.sliding_window is None else "engine: sliding window"
     yield "engine: prefix caching on" if config.enable_caching else "engine: prefix caching off"
     yield f"call: {call_name(call)}"
+    answer = e.outcome.answer
+    yield from (f"edge: {name}" for name in at_edge(s, call, answer.total if answer else 0))
     if isinstance(call, Allocate):
         yield from _allocate(s, t, call, e)
     elif isinstance(call, Complete):

@@ -169,6 +169,8 @@ def _list(console: Console) -> None:
 
 
 def _show(console: Console, report: Report, without: tuple[str, ...], seconds: float) -> None:
+    # Several are proved at once, and terms are built for many: each row is its share of what was waited.
+    share = seconds / (sum(f.seconds for f in report.obligations) or 1)
     names = _shown(report)
     lemmas = [] if report.wanted else sorted({f.statement for f in report.obligations} - set(STATEMENTS))
     table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
@@ -178,13 +180,13 @@ def _show(console: Console, report: Report, without: tuple[str, ...], seconds: f
         of = [f for f in report.obligations if f.statement == name]
         verdict = report.of_statement(name)
         colour = COLOURS.get(verdict, "yellow")
-        spent = sum(f.seconds for f in of)
+        spent = share * sum(f.seconds for f in of)
         table.add_row(name, f"[{colour}]{verdict}[/]", str(len(of)), f"{spent:.2f}")
     leaned_on = [f for f in report.obligations if f.statement not in (*names, *lemmas)]
     if leaned_on:
         proved = sum(f.verdict == PROVED for f in leaned_on)
         verdict = PROVED if proved == len(leaned_on) else UNKNOWN
-        spent = sum(f.seconds for f in leaned_on)
+        spent = share * sum(f.seconds for f in leaned_on)
         colour = COLOURS.get(verdict, "yellow")
         table.add_row("what they lean on", f"[{colour}]{verdict}[/]", str(len(leaned_on)), f"{spent:.2f}")
     console.print(table)
