@@ -69,14 +69,14 @@ class Answer:
     resources: int
 
 
-def answer(obligation: Obligation) -> Answer:
+def answer(obligation: Obligation, tries: tuple[tuple[int, int], ...] = TRIES) -> Answer:
     """Whether Z3 finds that the assumptions and the goal's denial contradict each other.
 
     Quantified assumptions are instantiated at their triggers and nowhere else, so the answer comes soon,
     and where it is not `unsat` it is `unknown`.
     """
     facts, spent = problem(obligation), 0
-    for limits in TRIES:
+    for limits in tries:
         found, resources = check(facts, *limits)
         spent += resources
         if found == z3.unsat:

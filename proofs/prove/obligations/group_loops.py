@@ -38,6 +38,7 @@ from slotproof.model.system.attention.group import is_reachable, num_full_blocks
 from slotproof.model.system.prefix_cache import Hits
 from slotproof.proofs.prove.claims import Claim, as_term, of_state
 from slotproof.proofs.prove.obligation import Obligation, mentions
+from slotproof.proofs.prove.obligations.loops import LOOPS
 from slotproof.proofs.prove.obligations.loops import end_of_loop as end_of_inner_loop
 from slotproof.proofs.prove.symbols import Symbols
 
@@ -101,6 +102,8 @@ def end_of_loop(read: Symbols, name: str, low: Int, high: Int, s: State, **of: A
     """The effect of a loop of either kind."""
     if name in GROUP_LOOPS:
         return end_of_group_loop(read, name, s, **of)
+    if name not in LOOPS:  # a faulty program's: of what comes of it nothing is known
+        return read.state()
     return end_of_inner_loop(read, name, low, high, s, **of)
 
 
