@@ -23,6 +23,7 @@ MODEL = Path(state.__file__).resolve().parents[1]
 ROOT = MODEL.parent
 MUTATED = ("system", "scheduling", "claims")
 """The folders of the model that faults are put into."""
+BROKEN = "does not run: "
 SECONDS = 300
 """The longest that one judge may take; it has then seen something wrong."""
 
@@ -39,11 +40,16 @@ class Judged(msgspec.Struct, frozen=True):
         """No judge saw it."""
         return not any(self.seen.values())
 
+    @property
+    def is_broken(self) -> bool:
+        """It is no fault that could be made unseen: the program does not run with it."""
+        return any(said.startswith(BROKEN) for said in self.seen.values())
 
-def sample(count: int, seed: int) -> list[Fault]:
-    """Faults drawn from all that the model's source has room for."""
-    files = sorted(path for folder in MUTATED for path in (MODEL / folder).rglob("*.py"))
-    every = [fault for path in files for fault in faults(str(path.relative_to(ROOT)), path.read_text())]
+
+def sample(root: Path, count: int, seed: int) -> list[Fault]:
+    """Faults drawn from all that the model's source under a root has room for."""
+    files = sorted(path for folder in MUTATED for path in (root / "model" / folder).rglob("*.py"))
+    every = [fault for path in files for fault in faults(str(path.relative_to(root)), path.read_text())]
     return Random(seed).sample(every, min(count, len(every)))
 
 
@@ -52,9 +58,10 @@ def judges() -> list[str]:
     return [name for name in JUDGES if name != "gate on vllm" or importlib.util.find_spec("vllm")]
 
 
-def judge_all(found: list[Fault], path: Path, every: bool = False) -> Iterator[Judged]:
-    """Judge the faults, one by one; what the file knows of this source is not judged again, what is new is
-    added to it. Without `every`, the judges after the first that sees a fault are not asked.
+def judge_all(count: int, seed: int, path: Path, every: bool = False) -> Iterator[Judged]:
+    """Judge a sample of faults, one by one; what the file knows of this source is not judged again, what is
+    new is added to it. Without `every`, the judges after the first that sees a fault are not asked. All is
+    about the source as it is at the start: it may change meanwhile.
 
     Raises:
         UserError: a judge sees something wrong in the model as it is, or the file is not of this source.
@@ -65,8 +72,8 @@ def judge_all(found: list[Fault], path: Path, every: bool = False) -> Iterator[J
         wrong = {name: said for name in judges() if (said := _ask(name, tree))}
         if wrong:
             raise UserError(f"without any fault, {next(iter(wrong.items()))}: mend that first")
-        for fault in found:
-            source = (ROOT / fault.file).read_text()
+        for fault in sample(tree, count, seed):
+            source = (tree / fault.file).read_text()
             judged = known.get(fault.name)
             if judged is None or judged.diff != fault.diff(source):
                 (tree / fault.file).write_text(fault.applied(source))
@@ -112,5 +119,6 @@ def _ask(judge: str, tree: Path) -> str:
         return f"no answer in {SECONDS} s"
     if done.returncode == 0:
         return ""
-    said = (done.stdout if done.returncode == 1 and done.stdout.strip() else done.stderr).decode().strip()
-    return said.splitlines()[-1] if said else f"exit code {done.returncode}"
+    if done.returncode == 1 and (said := done.stdout.decode().strip()):
+        return said.splitlines()[-1]
+    return BROKEN + (done.stderr.decode().strip().splitlines() or [f"exit code {done.returncode}"])[-1]

@@ -43,8 +43,8 @@ def test_each_fault_is_one_change() -> None:
 
 
 def test_a_seed_is_a_sample() -> None:
-    assert sample(5, seed=1) == sample(5, seed=1)
-    assert sample(5, seed=1) != sample(5, seed=2)
+    assert sample(mutate.ROOT, 5, seed=1) == sample(mutate.ROOT, 5, seed=1)
+    assert sample(mutate.ROOT, 5, seed=1) != sample(mutate.ROOT, 5, seed=2)
 
 
 def reset_anyway() -> Fault:
@@ -59,25 +59,38 @@ def test_a_fault_is_seen_and_not_judged_twice(tmp_path: Path, monkeypatch: pytes
     """By a campaign in a copy of the tree; the tree itself is as it was."""
     monkeypatch.setattr(mutate, "judges", lambda: ["campaign"])
     fault, path = reset_anyway(), tmp_path / "judged"
+    monkeypatch.setattr(mutate, "sample", lambda root, count, seed: [fault])
     before = (mutate.ROOT / fault.file).read_text()
-    (judged,) = judge_all([fault], path)
+    (judged,) = judge_all(1, 1, path)
     assert judged.seen["campaign"].startswith("refusal-leaves-no-trace: ")
     assert "s.num_held != 0" in judged.diff
     assert (mutate.ROOT / fault.file).read_text() == before
     monkeypatch.setattr(mutate, "_ask", lambda judge, tree: "")
-    assert list(judge_all([fault], path)) == [judged]
+    assert list(judge_all(1, 1, path)) == [judged]
 
 
 def test_a_model_that_is_wrong_already_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mutate, "_ask", lambda judge, tree: "broken")
     with pytest.raises(UserError, match="without any fault"):
-        list(judge_all([], tmp_path / "judged"))
+        list(judge_all(1, 1, tmp_path / "judged"))
 
 
 def test_a_file_of_something_else_is_not_used(tmp_path: Path) -> None:
     (tmp_path / "judged").write_text("{}\n")
     with pytest.raises(UserError, match="name another"):
         mutate.read(tmp_path / "judged")
+
+
+def test_what_does_not_run_is_seen_by_nobody_in_particular(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mutate, "judges", lambda: ["campaign"])
+    fault = reset_anyway()
+    broken = Fault(fault.file, "no such name", *(1, 0, 1, 0), "no_such_name\n")
+    monkeypatch.setattr(mutate, "sample", lambda root, count, seed: [broken])
+    (judged,) = judge_all(1, 1, tmp_path / "judged")
+    assert judged.is_broken
+    assert "SyntaxError" in judged.seen["campaign"]
 
 
 def test_a_fault_that_nothing_saw_survives() -> None:

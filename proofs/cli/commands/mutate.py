@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from slotproof.proofs.cli.working import working
-from slotproof.proofs.mutate.mutate import Judged, judge_all, judges, sample
+from slotproof.proofs.mutate.mutate import Judged, judge_all, judges
 from slotproof.proofs.output.errors import Exit
 from slotproof.proofs.output.files import check_writable
 from slotproof.proofs.output.words import counted
@@ -39,17 +39,17 @@ def mutate(faults: int, seed: int, file: Path, every_judge: bool) -> int:
     check_writable(file)
     console = Console(highlight=False, soft_wrap=True)
     judged: list[Judged] = []
-    drawn = sample(faults, seed)
     with working(console, "putting in faults") as advance:
-        for done, one in enumerate(judge_all(drawn, file, every_judge), 1):
+        for done, one in enumerate(judge_all(faults, seed, file, every_judge), 1):
             judged.append(one)
-            advance(one.name, done, len(drawn))
+            advance(one.name, done, faults)
     table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
     for column in ("seen by", "faults"):
         table.add_column(column, justify="right" if column == "faults" else "left")
-    by = Counter(name for one in judged for name, said in one.seen.items() if said)
+    by = Counter(name for one in judged if not one.is_broken for name, said in one.seen.items() if said)
     for name in judges():
         table.add_row(name, str(by[name]))
+    table.add_row("whoever runs it: it does not run", str(sum(one.is_broken for one in judged)))
     survivors = [one for one in judged if one.survives]
     table.add_row("nothing", str(len(survivors)))
     console.print(table)
