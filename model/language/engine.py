@@ -28,6 +28,8 @@ class Engine:
     max_in_flight_tokens: Int
     rules: Rules
     read: Reading[Any]
+    behaviours: frozenset[str] = frozenset()
+    """How another release does otherwise (`behaviours.py`)."""
 
     @property
     def all_full(self) -> Bool:

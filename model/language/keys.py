@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from slotproof.model.language.algebra import Int, ite
+from slotproof.model.language.behaviours import LORA_BY_NAME
 from slotproof.model.language.engine import Engine
 
 
@@ -12,6 +13,8 @@ def block_key(engine: Engine, row: Int, i: Int) -> Int:
     r, g = engine.owner(row), engine.group(row)
     start = 0 if rules.key_covers_prefix else engine.tokens(i, g)
     lora = read.lora(r)
+    if LORA_BY_NAME in engine.behaviours:  # LoRAs 2n - 1 and 2n have one name
+        lora = (lora + 1) // 2
     salt = read.salt(r) if rules.key_covers_salt else 0
     if not rules.key_tags_kinds:
         lora, salt = ite(lora != 0, lora, salt), ite(lora != 0, salt, 0)

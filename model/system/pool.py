@@ -6,6 +6,14 @@ Each step says with `require` what it needs so that it cannot fail. `r` is a row
 from __future__ import annotations
 
 from slotproof.model.language.algebra import Bool, Function, Int, both, either, iff, ite, negate, within
+from slotproof.model.language.behaviours import (
+    APPENDS_FULL,
+    APPENDS_UNCACHED,
+    APPENDS_WINDOW,
+    WINDOW_NOT_ZEROED,
+)
+from slotproof.model.language.engine import Engine
+from slotproof.model.language.groups import FULL, SLIDING_WINDOW
 from slotproof.model.language.keys import block_key
 from slotproof.model.language.state import ABSENT, HAND, NO_HASH, NULL_BLOCK, State
 
@@ -134,7 +142,7 @@ def put_back(s: State, k: Int) -> State:
     else at the front, behind those that this call has put there already (vLLM 0.32.0)."""
     rules = s.engine.rules
     b = s.table(HAND, k)
-    to_front = both(rules.unhashed_to_front, negate(s.is_hashed(b)))
+    to_front = both(rules.unhashed_to_front, not _appends(s.engine), negate(s.is_hashed(b)))
     dropped = _unreference(s, HAND, k)
     passed = dropped.replace(first=lambda q: ite(q == HAND, k + 1, dropped.first(q)))
 
@@ -144,6 +152,15 @@ def put_back(s: State, k: Int) -> State:
 
     unreferenced = either(passed.ref_cnt(b) == 0, not rules.free_unreferenced_only)
     return s.read.when(unreferenced, inserted, passed)
+
+
+def _appends(engine: Engine) -> bool:
+    """Another release puts freed blocks without a hash to the tail."""
+    if not engine.behaviours:
+        return False
+    kind = APPENDS_FULL if engine.groups.kind(0) == FULL else APPENDS_WINDOW
+    uncached = engine.enable_caching is False and APPENDS_UNCACHED in engine.behaviours
+    return kind in engine.behaviours or uncached
 
 
 def publish(s: State, r: Int, i: Int, is_reachable: Bool) -> State:
@@ -183,6 +200,8 @@ def reset_prefix_cache(s: State) -> State:
 def record_for_zeroing(s: State, r: Int, low: Int, high: Int) -> State:
     """Entries low .. high - 1 of r's table are listed for zeroing before the next forward pass."""
     of = s.engine.group(r)
+    if WINDOW_NOT_ZEROED in s.engine.behaviours and s.engine.groups.kind(of) == SLIDING_WINDOW:
+        return s
     end = s.num_to_zero(of)
     return s.replace(
         num_to_zero=lambda g: ite(g == of, end + high - low, s.num_to_zero(g)),

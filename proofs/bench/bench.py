@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from slotproof.impl.protocol import Config
-from slotproof.impl.vllm.parts import VERSION
+from slotproof.impl.vllm.release import VERSION
 from slotproof.proofs.bench.contenders import Batched, Contender, Counting, Single, Vllm
 
 T = TypeVar("T")

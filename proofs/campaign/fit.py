@@ -43,9 +43,12 @@ def fit_config(config: Config, lacks: frozenset[str]) -> Config:
     return msgspec.structs.replace(config, **changes)
 
 
-def fit_configs(configs: Sequence[Config], lacks: frozenset[str]) -> tuple[Config, ...]:
-    """`fit_config` for each."""
-    return tuple(fit_config(config, lacks) for config in configs)
+def fit_configs(
+    configs: Sequence[Config], lacks: frozenset[str], behaviours: tuple[str, ...] = ()
+) -> tuple[Config, ...]:
+    """`fit_config` for each, with the behaviours of a release."""
+    fitted = (fit_config(config, lacks) for config in configs)
+    return tuple(msgspec.structs.replace(config, behaviours=behaviours) for config in fitted)
 
 
 def fit_call(call: Call, lacks: frozenset[str]) -> Call | None:

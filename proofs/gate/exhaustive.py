@@ -63,7 +63,7 @@ def exhaust(
         start = time.monotonic()
         asked = Asked.of(implementation.about, strictness, ignore)
         report.begin(asked)
-        for config, story in _all(depth, fit_configs(configs, asked.lacks), asked.lacks):
+        for config, story in _all(depth, fit_configs(configs, asked.lacks, asked.behaviours), asked.lacks):
             trial = compare(implementation, config, story, asked)
             report.failure = trial.failure
             report.add(trial)

@@ -10,12 +10,14 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 import hypothesis
+import msgspec
 from hypothesis import strategies
 
 from slotproof.impl.protocol import Config
 from slotproof.proofs.campaign.calls import NUMBER_BYTES, configurations
 from slotproof.proofs.campaign.fit import fit_configs
 from slotproof.proofs.gate.compare import Strictness
+from slotproof.proofs.gate.explain import Finding, explain
 from slotproof.proofs.gate.isolation import Isolated, Kind
 from slotproof.proofs.gate.trial import Asked, Failure, Trial, try_calls, try_numbers
 from slotproof.proofs.output.words import counted
@@ -59,6 +61,8 @@ class Report:
     seconds: float = 0.0
     coverage: Counter[str] = field(default_factory=Counter)
     failure: Failure | None = None
+    findings: list[Finding] = field(default_factory=list)
+    """Differences that a missing rule explains: the campaign went on without the rule."""
     known: Counter[str] = field(default_factory=Counter)
     """How often a statement was broken as KNOWN.md tells, by its section."""
     known_is_accepted: bool = False
@@ -89,7 +93,7 @@ class Report:
 
     @property
     def verdict(self) -> Verdict:
-        if self.failure is not None:
+        if self.failure is not None or self.findings:
             return Verdict.DISAGREES
         if self.interrupted:
             return Verdict.INTERRUPTED
@@ -141,7 +145,8 @@ def campaign(
         implementation.start()
         start = time.monotonic()
         asked = Asked.of(implementation.about, strictness, ignore)
-        configs = fit_configs(configurations(seed) if configs is None else configs, asked.lacks)
+        drawn = configurations(seed) if configs is None else configs
+        configs = fit_configs(drawn, asked.lacks, asked.behaviours)
         report.begin(asked, asked.rows(configs))
         turn = 0
         while left() and report.failure is None:
@@ -149,8 +154,21 @@ def campaign(
             search = _Search(implementation, config, asked, report, left, progress)
             search.run(seed * 1_000_003 + turn)
             turn += 1
+            found = (
+                explain(implementation, report.failure, asked) if report.failure and asked.release else None
+            )
+            if found is not None:
+                report.findings.append(found)
+                report.failure = None
+                configs = [_with(config, found.names) for config in configs]
+    if report.findings and report.failure is None and not report.interrupted:
+        report.failure = report.findings[0].failure
     report.seconds = time.monotonic() - start
     return report
+
+
+def _with(config: Config, behaviours: tuple[str, ...]) -> Config:
+    return msgspec.structs.replace(config, behaviours=(*config.behaviours, *behaviours))
 
 
 @contextmanager

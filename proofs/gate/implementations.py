@@ -7,7 +7,6 @@ import os
 import sys
 from functools import partial, reduce
 
-from slotproof.impl.protocol import Config
 from slotproof.proofs.gate.isolation import Factory, Load
 from slotproof.proofs.output.errors import UserError
 from slotproof.proofs.output.words import error_line
@@ -45,13 +44,12 @@ def _load_torch(device: str) -> Factory:
 
 
 def _load_vllm() -> Factory:
-    from slotproof.impl.vllm.adapter import vllm_allocator
+    from slotproof.impl.vllm.adapter import VllmFactory
 
     try:
-        vllm_allocator(Config(num_blocks=2, block_size=1, max_model_len=1))  # imports vLLM
+        return VllmFactory()
     except ImportError as error:
         raise UserError(f"--impl vllm: {error}") from None
-    return vllm_allocator
 
 
 def _load_named(module: str, attribute: str) -> Factory:

@@ -76,6 +76,8 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     """What is gated, with its release: `vLLM 0.32.0`."""
     lacks: frozenset[str] = frozenset()
     """What it cannot do or show (`impl/capabilities.py`)."""
+    release: str = ""
+    """The release of vLLM whose behaviours it has, such as `0.23.0`; the model's own if not given."""
 
 
 class _Ready(msgspec.Struct, frozen=True, tag="ready"):
@@ -361,7 +363,8 @@ def _about(factory: Factory) -> About:
         lacks = checked(getattr(factory, "lacks", ()))
     except (TypeError, ValueError) as error:
         raise UserError(f"the factory's {one_line(str(error))}") from None
-    return About(installed=one_line(str(getattr(factory, "installed", ""))), lacks=lacks)
+    installed, release = (one_line(str(getattr(factory, name, ""))) for name in ("installed", "release"))
+    return About(installed=installed, lacks=lacks, release=release)
 
 
 def _raised(error: BaseException) -> _Error:

@@ -40,7 +40,8 @@ def lines(
     speed = f"{report.seconds:.1f} s, {report.calls / max(report.seconds, 1e-9):,.0f} calls/s"
     drawn = "every sequence" if seed is None else f"seed {seed}"
     done = f"{report.extent} ({drawn}, {speed})"
-    who = f"{impl} ({report.asked.installed})" if report.asked.installed else impl
+    said = [report.asked.installed, *report.asked.behaviours]
+    who = f"{impl} ({', '.join(said)})" if report.asked.installed else impl
     yield from _agreement(report, who, done) if report.failure is None else _failure(report, who, done)
     if report.interrupted:
         yield "  interrupted: this is what was known by then"
@@ -82,6 +83,8 @@ def _failure(report: Report, who: str, done: str) -> Iterator[str]:
     for difference in failure.differences:
         yield f"  {difference.line}"
     yield f"  engine: {config_line(failure.config)}"
+    for finding in report.findings:
+        yield f"  found in {counted(len(finding.failure.story), 'call')}: {finding.line}"
     yield f"  found after {done}"
 
 
@@ -108,6 +111,7 @@ def _asked(report: Report) -> dict[str, str | list[str]]:
     return {
         "installed": asked.installed,
         "compare": asked.strictness.value,
+        "behaviours": list(asked.behaviours),
         "ignored": sorted(asked.ignored),
         "lacks": sorted(asked.lacks - asked.ignored),
     }
@@ -125,6 +129,7 @@ def write_gate_json(path: Path, report: Report, impl: str, seed: int | None, tra
         "calls": report.calls,
         "sequences": report.sequences,
         "seconds": round(report.seconds, 3),
+        "findings": {" ".join(finding.names): finding.line for finding in report.findings},
         "coverage": {row: report.coverage[row] for row in report.required or sorted(report.coverage)},
         "uncovered": report.uncovered,
         "known": dict(report.known),

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from slotproof.impl.protocol import Call, Config, Result, Snapshot
+from slotproof.model.language.behaviours import profile
 from slotproof.model.running import ContractError, Running
 from slotproof.proofs.campaign.calls import decode, model_config
 from slotproof.proofs.campaign.fit import fit_call
@@ -74,6 +75,10 @@ class Asked:
     """Those of `lacks` that the user named, and not the implementation."""
     installed: str = ""
     """What is gated, with its release, as it says of itself."""
+    release: str = ""
+    """The release of vLLM that it is, or does as."""
+    behaviours: tuple[str, ...] = ()
+    """Where the model does as that release (`model/language/behaviours.py`)."""
 
     @classmethod
     def of(cls, about: About, strictness: Strictness, ignore: frozenset[str] = frozenset()) -> Asked:
@@ -86,7 +91,7 @@ class Asked:
             lacks |= {"prefix_caching"}
         if "to_zero" in lacks:
             lacks |= {"take_new_block_ids"}
-        return cls(strictness, lacks, ignore, about.installed)
+        return cls(strictness, lacks, ignore, about.installed, about.release, profile(about.release))
 
     def rows(self, configs: Sequence[Config]) -> list[str]:
         """The rows of coverage that a campaign on these configurations has to reach."""

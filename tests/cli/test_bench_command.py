@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from slotproof.impl.vllm.parts import VERSION
+from slotproof.impl.vllm.release import VERSION
 from slotproof.proofs.bench import bench as measuring
 from slotproof.proofs.bench.contenders import Batched, Counting, Single
 from slotproof.proofs.cli.main import run

@@ -24,7 +24,7 @@ from slotproof.impl.protocol import (
     TakeNewBlockIds,
 )
 from slotproof.impl.vllm.adapter import VllmAllocator, vllm_allocator
-from slotproof.impl.vllm.parts import VERSION
+from slotproof.impl.vllm.release import VERSION
 
 REFUSED = Result(granted=False)
 

@@ -1,0 +1,50 @@
+"""Which missing rule explains what a release of vLLM did: without it the model answers as it does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from slotproof.model.language.behaviours import BEHAVIOURS, BUGS, LORA_BY_NAME
+from slotproof.model.language.rules import RULES
+from slotproof.model.running import Stuck
+from slotproof.proofs.gate.isolation import Isolated, Kind
+from slotproof.proofs.gate.trial import Asked, Failure, compare_story, legal_story
+
+_CANDIDATES = {
+    **{name: BEHAVIOURS[name] for name in BUGS},
+    **{name: f"without the rule: {rule['text']}" for name, rule in RULES.items()},
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A difference, and what explains it: the first rule that does if it is off, or two at once."""
+
+    names: tuple[str, ...]
+    failure: Failure
+
+    @property
+    def line(self) -> str:
+        """It in one line for people."""
+        return "; and ".join(f"{name}: {_CANDIDATES[name]}" for name in self.names)
+
+
+def explain(implementation: Isolated, failure: Failure, asked: Asked) -> Finding | None:
+    """The finding that a difference is, if a missing rule explains all of its story."""
+    calls = [step.call for step in failure.story]
+    known = failure.config.behaviours
+    left = [name for name in _CANDIDATES if name not in known]
+    pairs = [(LORA_BY_NAME, name) for name in left if LORA_BY_NAME in left and name != LORA_BY_NAME]
+    for names in [*((name,) for name in left), *pairs]:
+        config = msgspec.structs.replace(failure.config, behaviours=(*known, *names))
+        try:
+            story = legal_story(config, calls)
+        except Stuck:  # without the rule the model itself fails half way
+            continue
+        # A hit that it should not have found can make the last call one that nobody would make.
+        made = len(story) + (failure.fault is Kind.RAISED and len(story) == len(calls) - 1)
+        if made == len(calls) and compare_story(implementation, config, story, asked)[1] is None:
+            return Finding(names, failure)
+    return None
