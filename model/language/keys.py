@@ -8,13 +8,18 @@ from slotproof.model.language.engine import Engine
 
 
 def block_key(engine: Engine, row: Int, i: Int) -> Int:
-    """The key of a row's block i: its tokens and all before them, LoRA name, cache salt, and group."""
+    """The key of a row's block i: its tokens and all before them, LoRA, cache salt, and group.
+
+    Two LoRAs may have one name; each has a path of its own.
+    """
     rules, read = engine.rules, engine.read
     r, g = engine.owner(row), engine.group(row)
     start = 0 if rules.key_covers_prefix else engine.tokens(i, g)
     lora = read.lora(r)
     if LORA_BY_NAME in engine.behaviours:  # LoRAs 2n - 1 and 2n have one name
         lora = (lora + 1) // 2
+    elif not rules.key_covers_lora_path:  # as LoRAs 1 and 2, which are all that is asked about
+        lora = ite(lora == 2, 1, lora)
     salt = read.salt(r) if rules.key_covers_salt else 0
     if not rules.key_tags_kinds:
         lora, salt = ite(lora != 0, lora, salt), ite(lora != 0, salt, 0)

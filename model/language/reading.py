@@ -85,5 +85,5 @@ class Reading(Protocol[S]):
         ...
 
     def lora(self, request: Int) -> Int:
-        """A request's LoRA name, 0 for none."""
+        """A request's LoRA, 0 for none."""
         ...

@@ -97,6 +97,9 @@ class Rules:
     key_tags_kinds: bool = _rule(
         "keys", "a LoRA name and a cache salt of one text differ in a key (vllm#44701)"
     )
+    key_covers_lora_path: bool = _rule(
+        "keys", "two LoRAs of one name and different paths differ in a key (vllm#30931)"
+    )
 
     def without(self, *names: str) -> Rules:
         """These rules with some switched off. Raises KeyError for a name that is no rule."""

@@ -148,6 +148,8 @@ def _add_request(running: Running, digits: Digits, _: list[int]) -> Call:
         text = running.read.texts[digits.pick(earlier[-LIVE_REQUESTS:])]
         stream = (text.tokens + _stream(0, length))[:length]
         salt, lora = digits.pick(_TAGS) if digits.one_in(4) else (text.salt, text.lora)
+        if text.lora and digits.one_in(2):
+            salt, lora = text.salt, 3 - text.lora  # the other LoRA of the same name
     tail = digits.below(length + 1) if digits.one_in(2) else 0
     tokens = stream[: length - tail] + (3,) * tail
     return AddRequest(request=len(earlier), tokens=tokens, salt=salt, lora=lora)

@@ -79,6 +79,8 @@ class Tables:
     """The reading over tables of Z3 terms (see `model.language.reading`)."""
 
     sizes: Sizes
+    num_loras: int = 1
+    """A second one matters only where a key may take it for the first."""
     facts: list[z3.BoolRef] = field(default_factory=list)
     """What defines the named terms."""
     stuck: list[z3.BoolRef] = field(default_factory=list)
@@ -91,7 +93,7 @@ class Tables:
         tokens = range(self.sizes.tokens)
         self.token_of = {r: [self.fresh(f"token{r}", 0, 1) for _ in tokens] for r in ids}
         self.salt_of = {r: self.fresh(f"salt{r}", 0, 1) for r in ids}
-        self.lora_of = {r: self.fresh(f"lora{r}", 0, 1) for r in ids}
+        self.lora_of = {r: self.fresh(f"lora{r}", 0, self.num_loras) for r in ids}
 
     def fresh(self, name: str, low: int, high: int) -> z3.BitVecRef:
         """A new unknown number from `low` to `high`."""
@@ -284,7 +286,8 @@ def start(config: Config, rules: Rules, requests: int) -> tuple[Tables, State]:
     unit = lcm(*(group.block_size for group in groups))
     indices = -(-config.max_model_len // min(group.block_size for group in groups))
     tokens = -(-config.max_model_len // unit) * unit
-    read = Tables(Sizes(config.num_blocks, tokens, requests, len(groups), indices))
+    sizes = Sizes(config.num_blocks, tokens, requests, len(groups), indices)
+    read = Tables(sizes, num_loras=1 if rules.key_covers_lora_path else 2)
     engine = Engine(
         num_blocks=config.num_blocks,
         max_model_len=config.max_model_len,

@@ -309,6 +309,15 @@ FAULTS = (
         (44701, 44706),
         on_vllm=_LOOKUP,
     ),
+    _fault(
+        "key_covers_lora_path",
+        "salt-isolation",
+        "The name of a LoRA goes into the key, and not its path. When another adapter is loaded under the "
+        "name, its requests hit KV that the first one has computed.",
+        "vllm-30931",
+        (30931,),
+        on_vllm=_LOOKUP,
+    ),
 )
 """Every fault, in the order of the lesson."""
 

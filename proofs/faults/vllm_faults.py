@@ -314,7 +314,11 @@ def _key_covers_group() -> Any:
 
 
 def _key_tags_kinds() -> Any:
-    return extra_keys(lambda keys: [key[1] for key in keys])
+    return extra_keys(lambda keys: [key[-1] for key in keys])
+
+
+def _key_covers_lora_path() -> Any:
+    return extra_keys(lambda keys: [key[:2] if key[0] == "lora" else key for key in keys])
 
 
 PATCHES: dict[str, Callable[[], Any]] = {
@@ -354,5 +358,6 @@ PATCHES: dict[str, Callable[[], Any]] = {
     "key_covers_salt": _key_covers_salt,
     "key_covers_group": _key_covers_group,
     "key_tags_kinds": _key_tags_kinds,
+    "key_covers_lora_path": _key_covers_lora_path,
 }
 """By rule, the patch that takes it away."""

@@ -104,6 +104,7 @@ ROWS: dict[str, Possible] = {
     "stage 4: drafts fill a block that is not published": _caching,
     "cache: two blocks with one key": _caching,
     "cache: a lookup is skipped": _caching,
+    "cache: a LoRA of the same name has these tokens": _caching,
     "external: at once": _always,
     "external: on top of a hit": _caching,
     "external: delayed": _always,
@@ -231,6 +232,8 @@ def _allocate(s: State, t: State, call: Allocate, e: Expectation) -> Iterator[st
         yield "stage 2: an idle hit outside the window is not counted"
     if call.skip_cache and engine.enable_caching and s.num_tokens(r) > engine.tokens(1):
         yield "cache: a lookup is skipped"
+    if s.status(r) != RUNNING and any(_has_other_lora(s, r, q) for q in e.snapshot.tables):
+        yield "cache: a LoRA of the same name has these tokens"
     if not answer.granted:
         yield f"refused: {status}"
         yield from _refused(s, r, call, e, answer)
@@ -238,6 +241,16 @@ def _allocate(s: State, t: State, call: Allocate, e: Expectation) -> Iterator[st
     yield f"granted: {status}"
     yield from _granted(s, call, answer)
     yield from _adopted(s, t, call, e)
+
+
+def _has_other_lora(s: State, r: int, q: int) -> bool:
+    """q's first block is cached, and only the path of r's LoRA keeps r from hitting it."""
+    read, first = s.read, s.engine.tokens(1)
+    if read.lora(r) == 0 or read.lora(q) in (0, read.lora(r)) or read.salt(q) != read.salt(r):
+        return False
+    row = s.engine.row(q, 0)
+    cached = s.is_live(row, 0) and s.is_hashed(s.table(row, 0))
+    return bool(cached and s.num_tokens(r) > first and read.span(q, 0, first) == read.span(r, 0, first))
 
 
 def _refused(s: State, r: int, call: Allocate, e: Expectation, answer: Answer) -> Iterator[str]:

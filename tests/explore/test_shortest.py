@@ -47,6 +47,7 @@ CALLS = {
     "key_covers_prefix": 2,
     "key_covers_salt": 4,
     "key_tags_kinds": 4,
+    "key_covers_lora_path": 4,
 }
 """The calls of the shortest story, by fault."""
 

@@ -91,6 +91,7 @@ def test_an_adapter_that_makes_things_up_is_found_soon(factory: Any) -> None:
         ("key_covers_prefix", "hash-soundness"),
         ("key_covers_salt", "salt-isolation"),
         ("key_tags_kinds", "salt-isolation"),
+        ("key_covers_lora_path", "salt-isolation"),
         ("lookup_leaves_a_token", "hash-soundness"),
         ("free_unreferenced_only", "free-count"),
         ("null_block_set_aside", "null-block"),

@@ -37,6 +37,7 @@ _CALL_ROWS = (
     "stage 4: drafts fill a block that is not published",
     "cache: two blocks with one key",
     "cache: a lookup is skipped",
+    "cache: a LoRA of the same name has these tokens",
     "external: at once",
     "external: on top of a hit",
     "external: delayed",

@@ -15,8 +15,8 @@ LIVE_REQUESTS = 10
 """Requests alive at once, at most."""
 MAX_DRAFTS = 3
 MAX_STEPS_IN_FLIGHT = 3
-_TAGS = [(0, 0)] * 8 + [(1, 0), (0, 1), (1, 1)]
-"""Cache salt and LoRA; mostly none."""
+_TAGS = [(0, 0)] * 8 + [(1, 0), (0, 1), (0, 2), (1, 1)]
+"""Cache salt and LoRA; mostly none. Both LoRAs have one name (vllm#30931)."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Workload:
     def __init__(self, setup: Setup, random: Random) -> None:
         self.random = random
         self._max_model_len = setup.config.max_model_len
-        self._texts: list[tuple[int, ...]] = []
+        self._earlier: list[Arrival] = []
         # Then those that run first are preempted first, often when the step has them already.
         self._latest_first = self.one_in(2)
 
@@ -106,14 +106,17 @@ class Workload:
         """A prompt that starts as an earlier one does or as a fixed stream, and may end otherwise."""
         random = self.random
         length = random.randint(1, (self._max_model_len - 1) // random.choice((1, 2, 4)) or 1)
-        stream = random.choice(self._texts[-LIVE_REQUESTS:]) if self._texts and self.one_in(2) else ()
-        stream = (stream + (1,) * length)[:length]
+        earlier = random.choice(self._earlier[-LIVE_REQUESTS:]) if self._earlier and self.one_in(2) else None
+        stream = ((earlier.tokens if earlier else ()) + (1,) * length)[:length]
         tail = random.randint(0, length) if self.one_in(2) else 0
         tokens = stream[: length - tail] + tuple(random.randrange(VOCABULARY) for _ in range(tail))
-        self._texts.append(tokens)
         max_tokens = random.randint(1, max(1, self._max_model_len - length))
-        priority = -len(self._texts) if self._latest_first else random.randrange(4)
-        return Arrival(tokens, max_tokens, *random.choice(_TAGS), priority, self.one_in(12))
+        priority = -1 - len(self._earlier) if self._latest_first else random.randrange(4)
+        salt, lora = random.choice(_TAGS)
+        if earlier and earlier.lora and self.one_in(2):
+            salt, lora = earlier.salt, 3 - earlier.lora  # the other LoRA of the same name
+        self._earlier.append(Arrival(tokens, max_tokens, salt, lora, priority, self.one_in(12)))
+        return self._earlier[-1]
 
     def abort(self, kinds: dict[int, Hashable]) -> int:
         """A request to abort, of requests by what they are doing: the rare ones are as likely."""

@@ -311,6 +311,15 @@ def forgets_the_salt(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(kv_cache_utils, "generate_block_hash_extra_keys", without)
 
 
+def forgets_the_path_of_a_lora(patch: pytest.MonkeyPatch) -> None:
+    from vllm.v1.core import kv_cache_utils
+
+    def name_only(request: Any) -> list[Any]:
+        return [("lora", request.lora_request.lora_name)] if request.lora_request else []
+
+    patch.setattr(kv_cache_utils, "_gen_lora_extra_hash_keys", name_only)
+
+
 def frees_the_head_first(patch: pytest.MonkeyPatch) -> None:
     from vllm.v1.core.block_pool import BlockPool
 
@@ -331,6 +340,7 @@ BROKEN: list[tuple[Break, Setup, str]] = [
     (loses_a_token, DRAFTS, "work-lost: expected request "),
     (asks_for_no_lookahead, ASYNC, "enough-slots: request "),
     (forgets_the_salt, PLAIN, "result.hits: expected none"),
+    (forgets_the_path_of_a_lora, PLAIN, "got the key of other tokens"),
     (frees_the_head_first, PLAIN, "free_queue: "),
 ]
 

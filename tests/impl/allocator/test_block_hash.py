@@ -10,7 +10,9 @@ from slotproof.impl.allocator.request import Request
 
 
 def hashes(tokens: list[int], salt: str | None = None, lora: str | None = None) -> list[bytes]:
-    return Request("r", tokens, block_size=2, cache_salt=salt, lora_id=lora).block_hashes
+    return Request(
+        "r", tokens, block_size=2, cache_salt=salt, lora=("7", lora) if lora else None
+    ).block_hashes
 
 
 def test_a_hash_names_everything_up_to_its_block() -> None:
@@ -38,6 +40,7 @@ def test_salt_and_lora_of_equal_value_differ() -> None:
     for block in range(2):
         assert len({variant[block] for variant in variants}) == len(variants)
     assert hashes(tokens, "7", "8") != hashes(tokens, "8", "7")
+    assert hashes(tokens, lora="7") != hashes(tokens, lora="8")  # two paths of one name
     assert hashes(tokens, salt="7") == hashes(tokens, salt="7")
 
 

@@ -96,7 +96,7 @@ class AttendingEpisode(Episode):
 def test_paged_equals_dense(index: int) -> None:
     """Setups by turns have windows and none, both policies, drafts, steps in flight, and loads."""
     episode = AttendingEpisode(setups(7)[index], seed=index)
-    assert episode.run(20) is None
+    assert episode.run(60) is None
     assert episode.compared > 50
 
 
