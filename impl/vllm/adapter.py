@@ -47,7 +47,7 @@ _STATUS = {
 }
 
 
-def _manager(config: Config) -> Any:
+def new_manager(config: Config) -> Any:
     """A `KVCacheManager` with the attention groups, constructed as the scheduler does."""
     from vllm.v1.core.kv_cache_manager import KVCacheManager
 
@@ -103,7 +103,7 @@ class VllmAllocator(Adapter):
         self._new_request = Request
         self._sampling_params = SamplingParams(max_tokens=1)
         self._block_hasher = block_hasher(config)
-        self._manager = _manager(config)
+        self._manager = new_manager(config)
         self._groups = self._manager.coordinator.single_type_managers
 
     def add(self, entry: Entry) -> None:

@@ -85,8 +85,8 @@ class SingleTypeKVCacheManager(ABC):
             return num_missing if num_missing > 0 else 0
         num_skipped = self.get_num_skipped_tokens(total_computed_tokens) // self.block_size
         num_new = max(num_required - max(num_skipped, len(new_computed_blocks)), 0)
-        ref_cnt = self.block_pool.ref_cnt
-        return num_new + [ref_cnt[block] for block in new_computed_blocks[num_skipped:]].count(0)
+        references = map(self.block_pool.ref_cnt.__getitem__, new_computed_blocks[num_skipped:])
+        return num_new + list(references).count(0)
 
     def add_local_computed_blocks(
         self, request_id: str, new_computed_blocks: Sequence[int], total_computed_tokens: int
@@ -174,9 +174,8 @@ class SingleTypeKVCacheManager(ABC):
         if held is None:
             return
         blocks = held.blocks
-        end = start = min(num_skipped, len(blocks))
-        while start > 0 and blocks[start - 1] != NULL_BLOCK:
-            start -= 1
+        end = min(num_skipped, len(blocks))
+        start = next((i + 1 for i in range(end - 1, -1, -1) if blocks[i] == NULL_BLOCK), 0)
         if start < end:
             self.block_pool.release(blocks[start:end][::-1])
             blocks[start:end] = [NULL_BLOCK] * (end - start)

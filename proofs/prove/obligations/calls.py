@@ -83,7 +83,7 @@ def _make(name: str, kind: str, rules: Rules, undisturbed: bool = False, careful
     elif name == "complete":
         arguments |= {count: z3.Int(count) for count in ("processed", "rejected", "sampled")}
     elif name == "allocate":
-        ask = _ask(s, r)
+        ask = any_ask(s, r)
         arguments["ask"] = ask
     elif name == "evict_blocks":
         arguments = {"named": z3.Function("named", z3.IntSort(), z3.BoolSort())}
@@ -98,7 +98,8 @@ def _make(name: str, kind: str, rules: Rules, undisturbed: bool = False, careful
     return Made(read, s, r, ask, ACTIONS[name].apply(s, **arguments))
 
 
-def _ask(s: State, r: Any) -> Ask:
+def any_ask(s: State, r: Any) -> Ask:
+    """Any question about a request, with the hits that a lookup finds."""
     new, lookahead, external, reserved = z3.Ints("new lookahead external reserved")
     return Ask(
         new=new,
