@@ -24,6 +24,7 @@ from slotproof.impl.protocol import (
     EvictBlocks,
     Execute,
     Finish,
+    Group,
     Preempt,
     RemoveSkipped,
     ResetPrefixCache,
@@ -313,11 +314,34 @@ def model_config(config: Config) -> dict[str, Any]:
     return fields | {"groups": tuple((group.block_size, group.sliding_window) for group in config.groups)}
 
 
-def configurations(seed: int) -> tuple[Config, ...]:
+def configurations(seed: int, has_groups: bool = False) -> tuple[Config, ...]:
     """Small engines of every kind, drawn from a seed: windows and full attention in turn, prefix caching on
-    and off, watermarks, and pools and model lengths that are tight or roomy."""
-    random = Random(seed)
-    return tuple(_configuration(random, index) for index in range(24))
+    and off, watermarks, and pools and model lengths that are tight or roomy; with `has_groups` every fourth
+    has two to four attention groups."""
+    random, groups = Random(seed), Random(seed)
+    engines = []
+    for index in range(24):
+        engines.append(_configuration(random, index))
+        if has_groups and index % 3 == 2:
+            engines.append(_of_several_groups(groups, index // 3))
+    return tuple(engines)
+
+
+def _of_several_groups(random: Random, index: int) -> Config:
+    """The first group has the smallest blocks, and full attention has no others: vLLM also keys the last
+    partial block of a prompt in full attention with larger blocks, which is not in the model (KNOWN.md)."""
+    size, other = random.choice(((1, 1), (1, 2), (1, 3), (2, 2), (2, 4), (4, 8)))
+    windows = [random.choice((2, 3, 5, 8)) for _ in range(1 + index % 3)]
+    num_blocks = random.choice((8, 16, 24, 32))
+    return Config(
+        num_blocks=num_blocks,
+        block_size=size,
+        max_model_len=size * random.choice((num_blocks // 4, num_blocks // 2, num_blocks)),
+        sliding_window=random.choice((None, None, None, 2 * size + 1)),
+        groups=tuple(Group(block_size=other, sliding_window=window) for window in windows),
+        watermark_blocks=random.choice((0, 1, 2)),
+        max_in_flight_tokens=random.choice((3, 5, 1 << 30, 1 << 30)),
+    )
 
 
 def _configuration(random: Random, index: int) -> Config:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from slotproof.impl.protocol import (
     Allocate,
@@ -29,6 +30,10 @@ Possible = Callable[[Config], bool]
 
 def _always(config: Config) -> bool:
     return True
+
+
+def _has_groups(number: int, config: Config) -> bool:
+    return len(config.all_groups) == number
 
 
 def _full(config: Config) -> bool:
@@ -71,6 +76,7 @@ _STATUS = {WAITING: "waiting", LOADING: "loading", RUNNING: "running", PREEMPTED
 ROWS: dict[str, Possible] = {
     "engine: full attention": _full,
     "engine: sliding window": _window,
+    **{f"engine: {n} attention groups": partial(_has_groups, n) for n in (2, 3, 4)},
     "engine: prefix caching on": _caching,
     "engine: prefix caching off": _no_caching,
     **{f"call: {name}": _always for name in ACTIONS if name != "execute"},  # no allocator sees the worker
@@ -177,7 +183,10 @@ def rows(configs: Sequence[Config], lacks: frozenset[str] = frozenset()) -> list
 def reached(config: Config, e: Expectation) -> Iterator[str]:
     """The rows that one call has reached."""
     call, s, t = e.call, e.before, e.outcome.state
-    yield "engine: full attention" if config.sliding_window is None else "engine: sliding window"
+    if config.groups:
+        yield f"engine: {len(config.all_groups)} attention groups"
+    else:
+        yield "engine: full attention" if config.sliding_window is None else "engine: sliding window"
     yield "engine: prefix caching on" if config.enable_caching else "engine: prefix caching off"
     yield f"call: {call_name(call)}"
     answer = e.outcome.answer

@@ -15,6 +15,7 @@ from hypothesis import strategies
 
 from slotproof.impl.protocol import Config
 from slotproof.proofs.campaign.calls import NUMBER_BYTES, configurations
+from slotproof.proofs.campaign.corpus import CORPUS
 from slotproof.proofs.campaign.fit import fit_configs
 from slotproof.proofs.gate.compare import Strictness
 from slotproof.proofs.gate.explain import Finding, explain
@@ -145,9 +146,14 @@ def campaign(
         implementation.start()
         start = time.monotonic()
         asked = Asked.of(implementation.about, strictness, ignore)
-        drawn = configurations(seed) if configs is None else configs
+        corpus = CORPUS if configs is None and asked.has_groups else ()
+        drawn = configurations(seed, asked.has_groups) if configs is None else configs
         configs = fit_configs(drawn, asked.lacks, asked.behaviours)
         report.begin(asked, asked.rows(configs))
+        for config, known in corpus:
+            trial = try_calls(implementation, config, list(known), asked)
+            report.add(trial)
+            report.failure = report.failure or trial.failure
         turn = 0
         while left() and report.failure is None:
             config = configs[turn % len(configs)]

@@ -78,6 +78,8 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     """What it cannot do or show (`impl/capabilities.py`)."""
     release: str = ""
     """The release of vLLM whose behaviours it has, such as `0.23.0`; the model's own if not given."""
+    has_groups: bool = False
+    """It can have several attention groups, which it has to say: others were made before `Config.groups`."""
 
 
 class _Ready(msgspec.Struct, frozen=True, tag="ready"):
@@ -364,7 +366,8 @@ def _about(factory: Factory) -> About:
     except (TypeError, ValueError) as error:
         raise UserError(f"the factory's {one_line(str(error))}") from None
     installed, release = (one_line(str(getattr(factory, name, ""))) for name in ("installed", "release"))
-    return About(installed=installed, lacks=lacks, release=release)
+    has_groups = getattr(factory, "has_groups", False) is True
+    return About(installed=installed, lacks=lacks, release=release, has_groups=has_groups)
 
 
 def _raised(error: BaseException) -> _Error:

@@ -32,6 +32,8 @@ class ModelAllocator(Adapter):
     """An `Allocator` that decides as the model does under some rules, all of them unless given. With a rule
     off a call may raise Stuck: it failed half way; nothing has changed."""
 
+    has_groups = True
+
     def __init__(self, config: Config, rules: Rules | None = None) -> None:
         super().__init__(config)
         self._running = Running(**model_config(config), rules=rules)

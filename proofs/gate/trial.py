@@ -79,6 +79,8 @@ class Asked:
     """The release of vLLM that it is, or does as."""
     behaviours: tuple[str, ...] = ()
     """Where the model does as that release (`model/language/behaviours.py`)."""
+    has_groups: bool = False
+    """Engines with several attention groups are drawn too."""
 
     @classmethod
     def of(cls, about: About, strictness: Strictness, ignore: frozenset[str] = frozenset()) -> Asked:
@@ -91,7 +93,11 @@ class Asked:
             lacks |= {"prefix_caching"}
         if "to_zero" in lacks:
             lacks |= {"take_new_block_ids"}
-        return cls(strictness, lacks, ignore, about.installed, about.release, profile(about.release))
+        # Without the model's own answers, a call of several groups cannot be followed yet.
+        has_groups = about.has_groups and strictness is not Strictness.INVARIANTS
+        return cls(
+            strictness, lacks, ignore, about.installed, about.release, profile(about.release), has_groups
+        )
 
     def rows(self, configs: Sequence[Config]) -> list[str]:
         """The rows of coverage that a campaign on these configurations has to reach."""

@@ -36,7 +36,9 @@ def gated(factory: Any, calls: int = 4000, seed: int = 1, **options: Any) -> Rep
 
 
 def without(rule: str) -> Any:
-    return partial(ModelAllocator, rules=Rules().without(rule))
+    made = partial(ModelAllocator, rules=Rules().without(rule))
+    made.has_groups = True  # type: ignore[attr-defined]
+    return made
 
 
 class Shuffled(ModelAllocator):
@@ -156,7 +158,7 @@ def test_rows_that_no_configuration_can_reach_are_not_asked_for() -> None:
 
 def test_every_row_that_is_reached_is_known_and_every_known_row_is_reached() -> None:
     report = gated(ModelAllocator, 8000, seed=3)
-    assert set(report.coverage) == set(ROWS) == set(rows(configurations(3)))
+    assert set(report.coverage) == set(ROWS) == set(rows(configurations(3, has_groups=True)))
 
 
 def test_a_campaign_stops_after_its_seconds() -> None:
