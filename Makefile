@@ -11,7 +11,7 @@ VLLM_READY := $(VLLM_VENV)/.ready
 .DEFAULT_GOAL := help
 RELEASES ?= 0.24.0 0.28.0 0.33.0
 
-.PHONY: help check sceptic test test-all gate-vllm gate-releases lint format picture wheel clean
+.PHONY: help check sceptic test test-sample test-all gate-vllm gate-releases lint format picture wheel clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,6 +30,9 @@ test: $(READY) ## run the tests, but for those marked slow
 
 test-all: $(READY) ## run all tests
 	$(VENV)/bin/pytest -n 2 --dist loadfile
+
+test-sample: $(READY) ## run a few of the slow tests
+	$(VENV)/bin/pytest -n 2 -m slow tests/explore/test_allowances.py tests/gate/schedulers
 
 gate-vllm: $(VLLM_READY) ## gate real vLLM 0.32.0 (its own environment, about 4 GB) and run its tests
 	$(VLLM_VENV)/bin/slotproof conform --impl vllm --case "full, no caching"

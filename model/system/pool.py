@@ -159,8 +159,9 @@ def _appends(engine: Engine) -> bool:
     if not engine.behaviours:
         return False
     kind = APPENDS_FULL if engine.groups.kind(0) == FULL else APPENDS_WINDOW
-    uncached = engine.enable_caching is False and APPENDS_UNCACHED in engine.behaviours
-    return kind in engine.behaviours or uncached
+    if engine.enable_caching is False and APPENDS_UNCACHED in engine.behaviours:
+        return True
+    return kind in engine.behaviours
 
 
 def publish(s: State, r: Int, i: Int, is_reachable: Bool) -> State:

@@ -80,10 +80,10 @@ BROKEN: dict[str, tuple[str, str, str]] = {
     ),
     "idle hits are not counted": (
         "managers.single_type",
-        "return num_new + [",
-        "return num_new + 0 * [",
+        "return num_new + list(",
+        "return num_new + 0 * list(",
     ),
-    "a key without its kind": ("block_hash", "for part in key:", "for part in key[1:]:"),
+    "a key without its kind and its path": ("block_hash", "for part in key:", "for part in key[1:2]:"),
     "a key without its parent": ("block_hash", "sha256(parent + tokens", "sha256(root + tokens"),
 }
 

@@ -69,6 +69,10 @@ def places(config: Config, running: Running, t: State, field: str) -> list[tuple
     blocks = range(config.num_blocks)
     if field in ("table", "slot"):
         return [(q, i) for q in running.requests for i in range(t.length(q))]
+    if field == "to_zero":
+        return [(0, j) for j in range(t.num_to_zero(0))]
+    if field == "num_to_zero":
+        return [(0,)]
     if field.startswith("holder"):
         return [(b, k) for b in blocks for k in range(t.ref_cnt(b))]
     of_requests = (

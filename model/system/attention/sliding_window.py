@@ -34,5 +34,6 @@ def is_reachable(engine: Engine, g: Int, i: Int) -> Bool:
 def _run(engine: Engine, g: Int) -> Int:
     """Blocks in a row that a hit needs so that the next token finds all it attends to."""
     reach = engine.groups.window(g) - 1
-    covers = engine.rules.lookup_run_covers_window
-    return engine.blocks(reach, g) if covers else engine.full_blocks(reach, g)
+    if engine.rules.lookup_run_covers_window:
+        return engine.blocks(reach, g)
+    return engine.full_blocks(reach, g)

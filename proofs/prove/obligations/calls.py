@@ -139,8 +139,8 @@ def call(name: str, kind: str, rules: Rules) -> Iterator[Obligation]:
             needed.claim,
         )
     known = (*made.read.assumed, *lemmas)
-    for compared in next(counts, []):
-        of_each = f"{name}: count-is-what-is-taken, each group"
+    for number, compared in enumerate(next(counts, []), 1):
+        of_each = f"{name}: count-is-what-is-taken, each group {number}"
         yield _of_each_group(made.read, of_each, "exact-count", kind, "stage 2", witness, compared, known)
         known = (*known, compared.of_sums(made.read))
     yield from _bookkeeping(name, made, kind, known)

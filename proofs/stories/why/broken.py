@@ -311,6 +311,7 @@ _OF_STATES: dict[str, Callable[..., str]] = {
     **broken_groups.OF_STATES,
     "tail-before-head": _tail,
     "freed-blocks-take-their-place": _place,
+    "refused-reset-keeps-hashes": lambda c, b: f"the reset was refused, and {c.block(b)} is not as it was",
     "open-tokens-have-own-blocks": _open_tokens,
     "hashed-blocks-are-written": _published_unwritten,
     "computed-tokens-are-written": _computed_unwritten,

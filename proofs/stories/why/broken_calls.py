@@ -134,6 +134,7 @@ SENTENCES: dict[str, Callable[..., str]] = {
     "admission-starts-alone": lambda c, a, i: f"{c.entry(c.request, i)} is not its own",
     "later-chunk-is-alone": lambda c, a, i: f"{c.entry(c.request, i)} is not its own",
     "whole-prompt-is-counted": _whole,
+    "stage-0-is-no-trace": lambda c, a, b: f"stage 0 refused, and {c.block(b)} is not as it was",
     "load-is-unpublished": lambda c, a, b: f"{c.block(b)} is published, and its load is still to come",
     "asks-no-more": _asks_more,
     "admission-with-hits": _promise,
