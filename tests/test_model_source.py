@@ -36,6 +36,8 @@ def is_known(test: ast.expr, flags: frozenset[str]) -> bool:
             return True
         case ast.Attribute(attr="is_one" | "behaviours"):
             return True
+        case ast.Compare(comparators=[ast.Name(id="FULL" | "SLIDING_WINDOW")]):
+            return True  # where a release's behaviours ask; a term would raise
         case ast.Compare(comparators=[ast.Constant(value=str())]):
             return True
         case ast.Compare(left=ast.Call(func=ast.Name(id="len")), ops=[_]):
