@@ -365,7 +365,9 @@ def _about(factory: Factory) -> About:
         lacks = checked(getattr(factory, "lacks", ()))
     except (TypeError, ValueError) as error:
         raise UserError(f"the factory's {one_line(str(error))}") from None
-    installed, release = (one_line(str(getattr(factory, name, ""))) for name in ("installed", "release"))
+    told = (getattr(factory, name, "") for name in ("installed", "release"))
+    # A class that is its own factory has a method `release`, which says nothing of a release.
+    installed, release = (one_line(value) if isinstance(value, str) else "" for value in told)
     has_groups = getattr(factory, "has_groups", False) is True
     return About(installed=installed, lacks=lacks, release=release, has_groups=has_groups)
 

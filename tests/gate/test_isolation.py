@@ -233,3 +233,9 @@ def test_a_snapshot_that_is_none() -> None:
 def test_an_implementation_that_cannot_be_imported(load: Callable[[], Any], text: str) -> None:
     with closing(Isolated(load, PATIENCE)) as isolated, pytest.raises(CannotStart, match=text):
         isolated.start()
+
+
+def test_a_method_that_is_called_release_is_no_release() -> None:
+    with closing(Isolated(lambda: ModelAllocator)) as implementation:
+        implementation.start()
+        assert implementation.about.release == ""
