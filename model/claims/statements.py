@@ -255,29 +255,25 @@ def _entries(s: State, r: Int, ask: Ask, o: Outcome, g: Int) -> Part:
 
 
 def _front(s: State, r: Int, ask: Ask, o: Outcome, g: Int, j: Int) -> Part:
-    a = o.answer
-    assert a is not None
-
-    def taken(row: Int) -> Int:
-        return a.committed.length(row) - a.loaded.length(row)
-
-    row = s.engine.row(r, g)
-    earlier = s.read.total(g, lambda h: taken(s.engine.row(r, h)))
-    new = both(o.granted, is_group(s, g), within(0, j, taken(row)))
-    return Part(new, o.state.table(row, a.loaded.length(row) + j) == a.loaded.at(earlier + j))
+    assert o.answer is not None
+    return _taken_in_order(s, r, o, g, j, o.answer.loaded, o.answer.committed)
 
 
 def _front_external(s: State, r: Int, ask: Ask, o: Outcome, g: Int, j: Int) -> Part:
-    a = o.answer
-    assert a is not None
+    assert o.answer is not None
+    return _taken_in_order(s, r, o, g, j, o.answer.adopted, o.answer.loaded)
+
+
+def _taken_in_order(s: State, r: Int, o: Outcome, g: Int, j: Int, before: State, after: State) -> Part:
+    """What the groups took between two states of stage 3 is the queue's front, in the order of the groups."""
 
     def taken(row: Int) -> Int:
-        return a.loaded.length(row) - a.adopted.length(row)
+        return after.length(row) - before.length(row)
 
     row = s.engine.row(r, g)
     earlier = s.read.total(g, lambda h: taken(s.engine.row(r, h)))
     new = both(o.granted, is_group(s, g), within(0, j, taken(row)))
-    return Part(new, o.state.table(row, a.adopted.length(row) + j) == a.adopted.at(earlier + j))
+    return Part(new, o.state.table(row, before.length(row) + j) == before.at(earlier + j))
 
 
 def _written(s: State, r: Int, ask: Ask, o: Outcome, g: Int, i: Int) -> Part:

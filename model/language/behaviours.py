@@ -12,7 +12,6 @@ APPENDS_WINDOW = "appends-unhashed-window"
 APPENDS_UNCACHED = "appends-uncached"
 WINDOW_NOT_ZEROED = "window-not-zeroed"
 WINDOW_OF_ONE_CACHED = "window-of-one-cached"
-LORA_BY_NAME = "lora-by-name"
 
 BEHAVIOURS = {
     APPENDS_FULL: "full attention's freed blocks go to the tail of the queue, with a hash or without",
@@ -20,7 +19,6 @@ BEHAVIOURS = {
     APPENDS_UNCACHED: "freed blocks go to the tail of the queue where nothing is cached (vllm#48017)",
     WINDOW_NOT_ZEROED: "a window's new blocks are not listed for zeroing",
     WINDOW_OF_ONE_CACHED: "blocks are hashed though a window of one token needs none",
-    LORA_BY_NAME: "two LoRAs of one name share their blocks, whatever their paths (vllm#30931)",
 }
 """Every behaviour, with its sentence."""
 
@@ -32,7 +30,7 @@ _BEFORE = {
 """The behaviours that releases before these have."""
 
 
-BUGS = (APPENDS_UNCACHED, LORA_BY_NAME)
+BUGS = (APPENDS_UNCACHED,)
 """Those that were mended as bugs: no profile has them, and a gate reports them."""
 
 

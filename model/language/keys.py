@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from slotproof.model.language.algebra import Int, ite
-from slotproof.model.language.behaviours import LORA_BY_NAME
 from slotproof.model.language.engine import Engine
 
 
@@ -16,9 +15,7 @@ def block_key(engine: Engine, row: Int, i: Int) -> Int:
     r, g = engine.owner(row), engine.group(row)
     start = 0 if rules.key_covers_prefix else engine.tokens(i, g)
     lora = read.lora(r)
-    if LORA_BY_NAME in engine.behaviours:  # LoRAs 2n - 1 and 2n have one name
-        lora = (lora + 1) // 2
-    elif not rules.key_covers_lora_path:  # as LoRAs 1 and 2, which are all that is asked about
+    if not rules.key_covers_lora_path:  # as LoRAs 1 and 2, which are all that is asked about
         lora = ite(lora == 2, 1, lora)
     salt = read.salt(r) if rules.key_covers_salt else 0
     if not rules.key_tags_kinds:

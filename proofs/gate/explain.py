@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from slotproof.model.language.behaviours import BEHAVIOURS, BUGS, LORA_BY_NAME
+from slotproof.model.language.behaviours import BEHAVIOURS, BUGS
 from slotproof.model.language.rules import RULES
 from slotproof.model.running import Stuck
 from slotproof.proofs.gate.isolation import Isolated, Kind
@@ -16,6 +16,9 @@ _CANDIDATES = {
     **{name: BEHAVIOURS[name] for name in BUGS},
     **{name: f"without the rule: {rule['text']}" for name, rule in RULES.items()},
 }
+
+_LORA_PATH = "key_covers_lora_path"
+"""Keys that lack it hide what else a key lacks (vllm#30931 beside vllm#44701)."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,7 @@ def explain(implementation: Isolated, failure: Failure, asked: Asked) -> Finding
     calls = [step.call for step in failure.story]
     known = failure.config.behaviours
     left = [name for name in _CANDIDATES if name not in known]
-    pairs = [(LORA_BY_NAME, name) for name in left if LORA_BY_NAME in left and name != LORA_BY_NAME]
+    pairs = [(_LORA_PATH, name) for name in left if _LORA_PATH in left and name != _LORA_PATH]
     for names in [*((name,) for name in left), *pairs]:
         config = msgspec.structs.replace(failure.config, behaviours=(*known, *names))
         try:
