@@ -151,9 +151,11 @@ def campaign(
         configs = fit_configs(drawn, asked.lacks, asked.behaviours)
         report.begin(asked, asked.rows(configs))
         for config, known in corpus:
+            if not left() or report.failure is not None:
+                break
             trial = try_calls(implementation, config, list(known), asked)
             report.add(trial)
-            report.failure = report.failure or trial.failure
+            report.failure = trial.failure
         turn = 0
         while left() and report.failure is None:
             config = configs[turn % len(configs)]
