@@ -23,7 +23,7 @@ from slotproof.proofs.conform.paths import Path
 from slotproof.proofs.prove import arithmetic
 from slotproof.proofs.prove.claims import as_term
 from slotproof.proofs.prove.obligations.calls import any_ask
-from slotproof.proofs.prove.obligations.group_loops import end_of_loop
+from slotproof.proofs.prove.obligations.group_loops.ends import end_of_loop
 from slotproof.proofs.prove.symbols import Symbols
 
 INVARIANTS = (*STEPWISE, *LEDGER)

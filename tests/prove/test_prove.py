@@ -24,7 +24,8 @@ from slotproof.proofs.prove import arithmetic
 from slotproof.proofs.prove import prover as prove
 from slotproof.proofs.prove.claims import of_state
 from slotproof.proofs.prove.obligation import Obligation, is_proved
-from slotproof.proofs.prove.obligations import calls, group_loops, loops, steps
+from slotproof.proofs.prove.obligations import calls, loops, steps
+from slotproof.proofs.prove.obligations.group_loops import group_loop
 from slotproof.proofs.prove.obligations.groups import OF_ONE_GROUP, groups
 from slotproof.proofs.prove.symbols import Symbols
 
@@ -165,7 +166,7 @@ def test_only_steps_and_the_ledger_change_a_state(monkeypatch: pytest.MonkeyPatc
         if sys._getframe(1).f_globals["__name__"] not in (
             pool.__name__,
             loops.__name__,
-            group_loops.__name__,
+            group_loop.__name__,
         ):
             changed.update(changes)
         return original(self, **changes)

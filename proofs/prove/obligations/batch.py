@@ -29,7 +29,7 @@ from slotproof.model.system.allocate_slots import Answer, Ask
 from slotproof.proofs.prove import arithmetic
 from slotproof.proofs.prove.claims import Claim, as_term, of_state
 from slotproof.proofs.prove.obligation import Obligation, mentions
-from slotproof.proofs.prove.obligations.group_loops import end_of_loop
+from slotproof.proofs.prove.obligations.group_loops.ends import end_of_loop
 from slotproof.proofs.prove.symbols import Symbols
 
 STATEMENT = "batch-in-order"

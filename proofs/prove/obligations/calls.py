@@ -31,7 +31,7 @@ from slotproof.proofs.prove import arithmetic
 from slotproof.proofs.prove.claims import Claim, as_term, of_state, same_terms
 from slotproof.proofs.prove.obligation import Obligation, mentions
 from slotproof.proofs.prove.obligations import sums
-from slotproof.proofs.prove.obligations.group_loops import end_of_loop
+from slotproof.proofs.prove.obligations.group_loops.ends import end_of_loop
 from slotproof.proofs.prove.symbols import Symbols, as_term_int
 
 LATER_CHUNK = "later-chunk"

@@ -12,7 +12,8 @@ from slotproof.proofs.campaign.kinds import FULL, HYBRID, KINDS
 from slotproof.proofs.prove.obligation import Obligation
 from slotproof.proofs.prove.obligations import calls, steps
 from slotproof.proofs.prove.obligations.batch import batch
-from slotproof.proofs.prove.obligations.group_loops import GROUP_LOOPS, group_loop_step
+from slotproof.proofs.prove.obligations.group_loops.ends import GROUP_LOOPS
+from slotproof.proofs.prove.obligations.group_loops.induction import group_loop_step
 from slotproof.proofs.prove.obligations.line import line
 from slotproof.proofs.prove.obligations.loops import LOOPS
 from slotproof.proofs.prove.symbols import terms_without_truth

@@ -21,7 +21,7 @@ from slotproof.proofs.campaign.kinds import FULL
 from slotproof.proofs.prove import arithmetic
 from slotproof.proofs.prove.claims import Claim, as_term, of_state
 from slotproof.proofs.prove.obligation import Obligation, mentions
-from slotproof.proofs.prove.obligations.group_loops import end_of_loop
+from slotproof.proofs.prove.obligations.group_loops.ends import end_of_loop
 from slotproof.proofs.prove.symbols import Symbols
 
 

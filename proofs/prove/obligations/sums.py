@@ -17,7 +17,10 @@ from slotproof.model.language.state import State
 from slotproof.model.scheduling.caller import Outcome
 from slotproof.model.system.allocate_slots import Answer, Ask, blocks_to_allocate, external_end
 from slotproof.proofs.prove.claims import as_term
-from slotproof.proofs.prove.obligations.group_loops import idle_of, of_rows, released, taken_by
+from slotproof.proofs.prove.obligations.group_loops.adopt import idle_of
+from slotproof.proofs.prove.obligations.group_loops.group_loop import of_rows
+from slotproof.proofs.prove.obligations.group_loops.release import released
+from slotproof.proofs.prove.obligations.group_loops.take import taken_by
 from slotproof.proofs.prove.symbols import Symbols
 
 Amount = Callable[[Int], Int]
