@@ -56,6 +56,11 @@ class Reading(Protocol[S]):
         """The largest integer of `0 .. limit` that satisfies the predicate; 0 if none does."""
         ...
 
+    def once(self, function: Function) -> Function:
+        """The same function; each of its values is worked out once, if that is worth it. `every` of a
+        `partial` of it may rely on what it has seen."""
+        ...
+
     def earliest(self, state: S, key: Int) -> Int:
         """The block hashed with `key` that was hashed first; the null block if none is."""
         ...

@@ -22,6 +22,7 @@ from slotproof.model.language.algebra import (
     negate,
     within,
 )
+from slotproof.model.language.changes import Change, if_so, one
 from slotproof.model.language.state import LOADING, PREEMPTED, RUNNING, UNKNOWN, WAITING, State
 from slotproof.model.scheduling.worker import executed, is_written, roll_back, run_step, write_up_to
 from slotproof.model.system.allocate_slots import Answer, Ask, allocate_slots
@@ -67,8 +68,8 @@ def add_request(s: State, request: Int, num_tokens: Int) -> Outcome:
     """A request arrives with a prompt of `num_tokens` tokens, and waits."""
     return Outcome(
         s.replace(
-            status=lambda q: ite(q == request, WAITING, s.status(q)),
-            num_tokens=lambda q: ite(q == request, num_tokens, s.num_tokens(q)),
+            status=Change(s.status, one(request), WAITING),
+            num_tokens=Change(s.num_tokens, one(request), num_tokens),
         )
     )
 
@@ -95,10 +96,10 @@ def allocate(s: State, request: Int, ask: Ask) -> Outcome:
 
     def advance() -> State:
         return t.replace(
-            computed=lambda q: ite(q == request, answer.total + ask.new, t.computed(q)),
-            in_flight=lambda q: ite(q == request, t.in_flight(q) + ask.new, t.in_flight(q)),
-            unwritten=lambda q: ite(q == request, t.unwritten(q) + ask.external + ask.new, t.unwritten(q)),
-            status=lambda q: ite(q == request, ite(ask.delay_cache, LOADING, RUNNING), t.status(q)),
+            computed=Change(t.computed, one(request), answer.total + ask.new),
+            in_flight=Change(t.in_flight, one(request), lambda q: t.in_flight(q) + ask.new),
+            unwritten=Change(t.unwritten, one(request), lambda q: t.unwritten(q) + ask.external + ask.new),
+            status=Change(t.status, one(request), ite(ask.delay_cache, LOADING, RUNNING)),
         )
 
     state = s.read.when(answer.granted, advance, t)
@@ -132,8 +133,8 @@ def complete(s: State, request: Int, processed: Int, rejected: Int, sampled: Int
     t = roll_back(write_up_to(s, request, settled(s, request) + processed), request, rejected)
     return Outcome(
         t.replace(
-            in_flight=lambda q: ite(q == request, t.in_flight(q) - processed, t.in_flight(q)),
-            num_tokens=lambda q: ite(q == request, t.num_tokens(q) + sampled, t.num_tokens(q)),
+            in_flight=Change(t.in_flight, one(request), lambda q: t.in_flight(q) - processed),
+            num_tokens=Change(t.num_tokens, one(request), lambda q: t.num_tokens(q) + sampled),
         )
     )
 
@@ -155,7 +156,7 @@ def publish_computed(s: State, request: Int, num_tokens: Int) -> Outcome:
     loads = s.status(r) == LOADING
     t = cache_blocks(s, r, num_tokens)
     u = write_up_to(t, r, ite(loads, t.computed(r), executed(t, r)))
-    return Outcome(u.replace(status=lambda q: ite(both(q == r, loads), WAITING, u.status(q))), pool=t)
+    return Outcome(u.replace(status=Change(u.status, if_so(loads, one(r)), WAITING)), pool=t)
 
 
 def remove_skipped_contract(s: State, request: Int) -> Contract:
@@ -205,10 +206,10 @@ def finish(s: State, request: Int) -> Outcome:
 def _leave(s: State, r: Int, status: Int) -> Outcome:
     t = free(s, r)
     state = t.replace(
-        status=lambda q: ite(q == r, status, t.status(q)),
-        computed=lambda q: ite(q == r, 0, t.computed(q)),
-        in_flight=lambda q: ite(q == r, 0, t.in_flight(q)),
-        unwritten=lambda q: ite(q == r, 0, t.unwritten(q)),
+        status=Change(t.status, one(r), status),
+        computed=Change(t.computed, one(r), 0),
+        in_flight=Change(t.in_flight, one(r), 0),
+        unwritten=Change(t.unwritten, one(r), 0),
     )
     return Outcome(state, pool=t)
 

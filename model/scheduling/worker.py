@@ -7,6 +7,7 @@ So a step has run, as far as a later one can see, once it was handed to the work
 from __future__ import annotations
 
 from slotproof.model.language.algebra import Bool, Function, Int, both, either, ite, maximum, minimum
+from slotproof.model.language.changes import Change, one
 from slotproof.model.language.state import RUNNING, State
 
 
@@ -77,6 +78,6 @@ def roll_back(s: State, r: Int, n: Int) -> State:
         return both(s.writer(b) == r, writer_holds(s, b), s.is_private(b))
 
     return s.replace(
-        computed=lambda q: ite(q == r, s.computed(q) - n, s.computed(q)),
+        computed=Change(s.computed, one(r), lambda q: s.computed(q) - n),
         written=lambda b: ite(own(b), minimum(s.written(b), executed(s, r) - n), s.written(b)),
     )

@@ -12,6 +12,19 @@ from slotproof.model.language.behaviours import (
     APPENDS_WINDOW,
     WINDOW_NOT_ZEROED,
 )
+from slotproof.model.language.changes import (
+    Change,
+    Splice,
+    entries,
+    entries_below,
+    entry,
+    from_on,
+    if_so,
+    one,
+    queued,
+    these,
+    whole,
+)
 from slotproof.model.language.engine import Engine
 from slotproof.model.language.groups import FULL, SLIDING_WINDOW
 from slotproof.model.language.keys import block_key
@@ -24,29 +37,29 @@ def take(s: State, r: Int, n: Int) -> State:
     s.read.require("take", s, both(r >= 0, n >= 0, n <= s.num_free))
     start = 0 if rules.new_from_front else s.num_free - n
     end, held = s.length(r), s.num_held
-
-    def taken(b: Int) -> Bool:
-        return within(start, s.rank(b), start + n)
+    front, new = queued(s, start, n), entries(r, end, end + n)
+    taken = front.has
+    left = Splice(
+        s,
+        at=lambda i: s.at(ite(i < start, i, i + n)),
+        rank=lambda b: ite(taken(b), ABSENT, ite(s.rank(b) >= start + n, s.rank(b) - n, s.rank(b))),
+        low=start,
+        removed=n,
+    )
 
     def nth(b: Int) -> Int:
         return s.rank(b) - start
 
-    def new(q: Int, i: Int) -> Bool:
-        return both(q == r, within(end, i, end + n))
-
     return s.replace(
+        **left.fields,
         num_free=s.num_free - n,
-        at=lambda i: s.at(ite(i < start, i, i + n)),
-        rank=lambda b: ite(taken(b), ABSENT, ite(s.rank(b) >= start + n, s.rank(b) - n, s.rank(b))),
-        ref_cnt=lambda b: ite(taken(b), 1, s.ref_cnt(b)),
-        block_hash=(lambda b: ite(taken(b), NO_HASH, s.block_hash(b)))
-        if rules.popping_evicts
-        else s.block_hash,
-        table=lambda q, i: ite(new(q, i), s.at(start + i - end), s.table(q, i)),
-        length=lambda q: ite(q == r, end + n, s.length(q)),
+        ref_cnt=Change(s.ref_cnt, front, 1),
+        block_hash=Change(s.block_hash, front, NO_HASH) if rules.popping_evicts else s.block_hash,
+        table=Change(s.table, new, lambda q, i: s.at(start + i - end)),
+        length=Change(s.length, one(r), end + n),
         holder_row=lambda b, k: ite(taken(b), r, s.holder_row(b, k)),
         holder_index=lambda b, k: ite(taken(b), end + nth(b), s.holder_index(b, k)),
-        slot=lambda q, i: ite(new(q, i), 0, s.slot(q, i)),
+        slot=Change(s.slot, new, 0),
         held=lambda j: ite(within(held, j, held + n), s.at(start + j - held), s.held(j)),
         held_rank=lambda b: ite(taken(b), held + nth(b), s.held_rank(b)),
         writer_row=lambda b: ite(taken(b), r, s.writer_row(b)),
@@ -66,20 +79,19 @@ def touch(s: State, r: Int, b: Int) -> State:
     s = read.when(idle, lambda: _remove(s, b), s)
     k, end = s.ref_cnt(b), s.length(r)
 
-    def entry(q: Int, i: Int) -> Bool:
-        return both(q == r, i == end)
+    last = entry(r, end)
 
     def reference(c: Int, j: Int) -> Bool:
         return both(c == b, j == k)
 
     return s.replace(
-        ref_cnt=(lambda c: ite(c == b, k + 1, s.ref_cnt(c))) if rules.touch_references else s.ref_cnt,
-        table=lambda q, i: ite(entry(q, i), b, s.table(q, i)),
-        length=lambda q: ite(q == r, end + 1, s.length(q)),
-        num_cached=lambda q: ite(q == r, end + 1, s.num_cached(q)),
+        ref_cnt=Change(s.ref_cnt, one(b), k + 1) if rules.touch_references else s.ref_cnt,
+        table=Change(s.table, last, b),
+        length=Change(s.length, one(r), end + 1),
+        num_cached=Change(s.num_cached, one(r), end + 1),
         holder_row=lambda c, j: ite(reference(c, j), r, s.holder_row(c, j)),
         holder_index=lambda c, j: ite(reference(c, j), end, s.holder_index(c, j)),
-        slot=lambda q, i: ite(entry(q, i), k, s.slot(q, i)),
+        slot=Change(s.slot, last, k),
     )
 
 
@@ -99,11 +111,13 @@ def release(s: State, r: Int, high: Int) -> State:
         return both(s.holder_row(b, k) == r, within(low, s.holder_index(b, k), high))
 
     return s.replace(
-        table=lambda q, i: ite(
-            q == HAND, s.table(r, source(i)), ite(both(q == r, i < high), NULL_BLOCK, s.table(q, i))
+        table=Change(
+            Change(s.table, entries_below(r, high, low), NULL_BLOCK),
+            whole(HAND, high - low),
+            lambda q, i: s.table(r, source(i)),
         ),
-        length=lambda q: ite(q == HAND, high - low, s.length(q)),
-        first=lambda q: ite(q == HAND, 0, ite(q == r, high, s.first(q))),
+        length=Change(s.length, one(HAND), high - low),
+        first=Change(Change(s.first, one(r), high), one(HAND), 0),
         holder_row=lambda b, k: ite(moved(b, k), HAND, s.holder_row(b, k)),
         holder_index=lambda b, k: ite(moved(b, k), turned(s.holder_index(b, k)), s.holder_index(b, k)),
         slot=lambda q, i: ite(q == HAND, s.slot(r, source(i)), s.slot(q, i)),
@@ -120,9 +134,9 @@ def clear_table(s: State, r: Int) -> State:
     """A block table without live entries is emptied."""
     s.read.require("clear-table", s, both(r >= HAND, s.first(r) == s.length(r)))
     return s.replace(
-        length=lambda q: ite(q == r, 0, s.length(q)),
-        first=lambda q: ite(q == r, 0, s.first(q)),
-        num_cached=lambda q: ite(q == r, 0, s.num_cached(q)),
+        length=Change(s.length, one(r), 0),
+        first=Change(s.first, one(r), 0),
+        num_cached=Change(s.num_cached, one(r), 0),
     )
 
 
@@ -130,10 +144,10 @@ def pad(s: State, r: Int, n: Int) -> State:
     """Stage 3: r's empty block table starts with n null blocks, for tokens outside its window."""
     s.read.require("pad", s, both(r >= 0, n >= 0, s.length(r) == 0))
     return s.replace(
-        length=lambda q: ite(q == r, n, s.length(q)),
-        first=lambda q: ite(q == r, n, s.first(q)),
-        num_cached=lambda q: ite(q == r, n, s.num_cached(q)),
-        table=lambda q, i: ite(both(q == r, i < n), NULL_BLOCK, s.table(q, i)),
+        length=Change(s.length, one(r), n),
+        first=Change(s.first, one(r), n),
+        num_cached=Change(s.num_cached, one(r), n),
+        table=Change(s.table, entries_below(r, n), NULL_BLOCK),
     )
 
 
@@ -144,7 +158,7 @@ def put_back(s: State, k: Int) -> State:
     b = s.table(HAND, k)
     to_front = both(rules.unhashed_to_front, not _appends(s.engine), negate(s.is_hashed(b)))
     dropped = _unreference(s, HAND, k)
-    passed = dropped.replace(first=lambda q: ite(q == HAND, k + 1, dropped.first(q)))
+    passed = dropped.replace(first=Change(dropped.first, one(HAND), k + 1))
 
     def inserted() -> State:
         t = _insert(passed, b, ite(to_front, s.front, s.num_free))
@@ -174,21 +188,19 @@ def publish(s: State, r: Int, i: Int, is_reachable: Bool) -> State:
     final = s.num_tokens(s.engine.owner(r))
     read.expect("drafts-never-hashed", lambda: i + 1 <= s.engine.full_blocks(final, s.engine.group(r)))
 
-    def here(c: Int) -> Bool:
-        return both(live, c == b)
-
+    here = if_so(live, one(b))
     return s.replace(
-        block_hash=lambda c: ite(here(c), key, s.block_hash(c)),
-        stamp=lambda c: ite(here(c), s.clock, s.stamp(c)),
+        block_hash=Change(s.block_hash, here, key),
+        stamp=Change(s.stamp, here, s.clock),
         clock=s.clock + 1,
-        num_cached=lambda q: ite(q == r, i + 1, s.num_cached(q)),
+        num_cached=Change(s.num_cached, one(r), i + 1),
     )
 
 
 def evict_blocks(s: State, named: Function) -> State:
     """The named blocks (block -> truth value) lose their hashes and stay where they are."""
     return s.replace(
-        block_hash=lambda b: ite(named(b), NO_HASH, s.block_hash(b)),
+        block_hash=Change(s.block_hash, these(named), NO_HASH),
         evicted_idle=lambda b: either(s.evicted_idle(b), both(named(b), s.is_free(b), s.is_hashed(b))),
     )
 
@@ -205,18 +217,24 @@ def record_for_zeroing(s: State, r: Int, low: Int, high: Int) -> State:
         return s
     end = s.num_to_zero(of)
     return s.replace(
-        num_to_zero=lambda g: ite(g == of, end + high - low, s.num_to_zero(g)),
-        to_zero=lambda g, j: ite(both(g == of, j >= end), s.table(r, low + j - end), s.to_zero(g, j)),
+        num_to_zero=Change(s.num_to_zero, one(of), end + high - low),
+        to_zero=Change(s.to_zero, from_on(of, end, high - low), lambda g, j: s.table(r, low + j - end)),
     )
 
 
 def _insert(s: State, b: Int, position: Int) -> State:
     """The block joins the free queue at a position."""
     last, hole = s.held(s.num_held - 1), s.held_rank(b)
-    return s.replace(
-        num_free=s.num_free + 1,
+    joined = Splice(
+        s,
         at=lambda i: ite(i < position, s.at(i), ite(i == position, b, s.at(i - 1))),
         rank=lambda c: ite(c == b, position, ite(s.rank(c) >= position, s.rank(c) + 1, s.rank(c))),
+        low=position,
+        block=b,
+    )
+    return s.replace(
+        **joined.fields,
+        num_free=s.num_free + 1,
         held=lambda j: ite(j == hole, last, s.held(j)),
         held_rank=lambda c: ite(c == b, ABSENT, ite(c == last, hole, s.held_rank(c))),
         evicted_idle=lambda c: both(c != b, s.evicted_idle(c)),
@@ -226,10 +244,16 @@ def _insert(s: State, b: Int, position: Int) -> State:
 def _remove(s: State, b: Int) -> State:
     """The block leaves the free queue, wherever it is."""
     position, held = s.rank(b), s.num_held
-    return s.replace(
-        num_free=s.num_free - 1,
+    left = Splice(
+        s,
         at=lambda i: ite(i < position, s.at(i), s.at(i + 1)),
         rank=lambda c: ite(c == b, ABSENT, ite(s.rank(c) > position, s.rank(c) - 1, s.rank(c))),
+        low=position,
+        removed=1,
+    )
+    return s.replace(
+        **left.fields,
+        num_free=s.num_free - 1,
         held=lambda j: ite(j == held, b, s.held(j)),
         held_rank=lambda c: ite(c == b, held, s.held_rank(c)),
     )
@@ -246,7 +270,7 @@ def _unreference(s: State, r: Int, i: Int) -> State:
         return both(c == b, j == k)
 
     return s.replace(
-        ref_cnt=lambda c: ite(c == b, last, s.ref_cnt(c)),
+        ref_cnt=Change(s.ref_cnt, one(b), last),
         holder_row=lambda c, j: ite(hole(c, j), last_request, s.holder_row(c, j)),
         holder_index=lambda c, j: ite(hole(c, j), last_index, s.holder_index(c, j)),
         slot=lambda q, x: ite(both(q == last_request, x == last_index), k, s.slot(q, x)),

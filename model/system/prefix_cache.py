@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from slotproof.model.language.algebra import Bool, Function, Int, both, either, ite, negate
 from slotproof.model.language.keys import block_key
@@ -37,11 +38,17 @@ def get_computed_blocks(s: State, r: Int) -> Hits:
     unit = engine.scheduler_block_size if rules.lookup_is_aligned else 1
     limit = read.floor_div(s.num_tokens(r) - (1 if rules.lookup_leaves_a_token else 0), unit)
 
-    def block(g: Int, i: Int) -> Int:
-        return read.earliest(s, block_key(engine, engine.row(r, g), i))
+    @read.once
+    def key(g: Int, i: Int) -> Int:
+        return block_key(engine, engine.row(r, g), i)
 
+    @read.once
+    def block(g: Int, i: Int) -> Int:
+        return read.earliest(s, key(g, i))
+
+    @read.once
     def found(g: Int, i: Int) -> Bool:
-        return s.block_hash(block(g, i)) == block_key(engine, engine.row(r, g), i)
+        return s.block_hash(block(g, i)) == key(g, i)
 
     def blocks(g: Int, n: Int) -> Int:
         """The blocks of group g that n units are."""
@@ -51,7 +58,7 @@ def get_computed_blocks(s: State, r: Int) -> Hits:
         end = blocks(g, n)
         if not rules.lookup_stops_at_miss:
             return either(end == 0, found(g, end - 1))
-        return read.every(hit_start(engine, g, end), end, lambda i: found(g, i))
+        return read.every(hit_start(engine, g, end), end, partial(found, g))
 
     def agree(n: Int) -> Bool:
         asked = groups.num if rules.lookup_agrees_on_a_length else 1

@@ -190,6 +190,9 @@ class Tables:
             found = ite(both(n <= limit, predicate(n)), n, found)
         return self.named(found)
 
+    def once(self, function: Function) -> Function:
+        return function
+
     def earliest(self, state: State, key: Int) -> Int:
         found: Int = NULL_BLOCK
         when: Int = 0

@@ -246,6 +246,9 @@ class Symbols:
         self.assume(n >= 0, either(n == 0, both(n <= limit, predicate(n))))
         return n
 
+    def once(self, function: Function) -> Function:
+        return function
+
     def earliest(self, state: State, key: Int) -> Int:
         _, block = self._earliest.get(id(state), (state, None))
         if block is None:

@@ -21,8 +21,9 @@ from slotproof.impl.protocol import (
     ResetPrefixCache,
     TakeNewBlockIds,
 )
+from slotproof.model.integers.dense import Dense
 from slotproof.model.language.state import HAND, NULL_BLOCK, State
-from slotproof.model.running import Integers, Running
+from slotproof.model.running import Running
 from slotproof.model.scheduling.worker import executed
 from slotproof.model.system.allocate_slots import Answer, Ask, allocate_slots, num_blocks_to_allocate
 from slotproof.model.system.attention.group import admission_cap, skipped_blocks
@@ -45,7 +46,7 @@ class Line(Struct, frozen=True):
     """The call could not be carried out here."""
 
 
-class _Unfailing(Integers):
+class _Unfailing(Dense):
     """A reading that goes on where a step cannot be carried out."""
 
     def require(self, step: str, state: State, condition: bool) -> None:
