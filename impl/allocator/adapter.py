@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import chain
+
 import torch
 
 from slotproof.impl.adapter import Adapter, Hit
-from slotproof.impl.allocator.errors import AllocatorError
 from slotproof.impl.allocator.kv_cache_manager import KVCacheManager
+from slotproof.impl.allocator.managers.single_type import RequestBlocks
 from slotproof.impl.allocator.request import Request, RequestStatus
 from slotproof.impl.ledger import Entry, Status
 from slotproof.impl.protocol import Allocate, Config, Snapshot, lora_name
@@ -33,9 +36,9 @@ class TorchAllocator(Adapter):
 
     def __init__(self, config: Config, device: torch.device | str = "cpu", *, batched: bool = False) -> None:
         super().__init__(config)
-        if config.groups:
-            raise AllocatorError("groups: it has one attention group, and was asked for more")
         self.manager = KVCacheManager(config, device)
+        self._groups = self.manager.coordinator.single_type_managers
+        self._block_sizes = [group.block_size for group in self._groups]
         self._batched = batched
 
     def add(self, entry: Entry) -> None:
@@ -43,14 +46,14 @@ class TorchAllocator(Adapter):
         entry.own = Request(
             str(entry.number),
             entry.tokens,
-            block_size=self.config.block_size if self.config.enable_caching else None,
+            block_size=self._block_sizes if self.config.enable_caching else None,
             cache_salt=str(entry.salt) if entry.salt else None,
             lora=(lora_name(entry.lora), str(entry.lora)) if entry.lora else None,
         )
 
     def find(self, entry: Entry) -> Hit:
         hit, num_tokens = self.manager.get_computed_blocks(_request(entry))
-        return Hit(tuple(hit[0]) if hit else (), num_tokens, hit)
+        return Hit(tuple(chain.from_iterable(hit)), num_tokens, hit)
 
     def allocate(self, entry: Entry, call: Allocate, hit: Hit) -> tuple[int, ...] | None:
         request = _request(entry)
@@ -68,9 +71,9 @@ class TorchAllocator(Adapter):
             full_sequence_must_fit=call.must_fit,
             reserved_blocks=call.reserved,
             has_scheduled_reqs=call.has_scheduled,
-            skip_zeroing_group_ids=(0,) if call.skip_zeroing else (),
+            skip_zeroing_group_ids=range(len(self._groups)) if call.skip_zeroing else (),
         )
-        return None if new_blocks is None else tuple(new_blocks[0])
+        return None if new_blocks is None else tuple(chain.from_iterable(new_blocks))
 
     def publish(self, entry: Entry, num_tokens: int) -> None:
         self.manager.cache_blocks(_request(entry), num_tokens)
@@ -93,15 +96,20 @@ class TorchAllocator(Adapter):
     def snapshot(self) -> Snapshot:
         """The state now, from the host: the pool, and the block tables that it is the authority on."""
         pool = self.manager.block_pool
-        (group,) = self.manager.coordinator.single_type_managers
         return Snapshot(
             free_queue=tuple(pool.free_queue),
             ref_cnt=(0, *pool.ref_cnt[1:]),
             hashes=tuple(pool.block_hash),
-            tables={int(request): tuple(held.blocks) for request, held in group.req_to_blocks.items()},
+            tables={row: tuple(held.blocks) for _, row, held in self._tables() if held.blocks},
             usage=self.manager.usage,
-            to_zero=tuple(group.new_block_ids),
+            to_zero=tuple([block for group in self._groups for block in group.new_block_ids]),
         )
+
+    def _tables(self) -> Iterator[tuple[int, int, RequestBlocks]]:
+        """Every block table: its group, its row as the protocol has it, and what it holds."""
+        for g, group in enumerate(self._groups):
+            for request, held in group.req_to_blocks.items():
+                yield g, int(request) * len(self._groups) + g, held
 
     def lookup(self, request: int) -> int:
         """Tokens that the request would find in the prefix cache; nothing changes."""
@@ -125,12 +133,11 @@ class TorchAllocator(Adapter):
 
     def device_tables(self) -> dict[int, tuple[int, ...]]:
         """Commit, then read `Snapshot.tables` from the device instead. Waits for the device: for tests."""
-        (tensor,) = self.manager.commit()
-        rows = tensor.cpu()
-        (group,) = self.manager.coordinator.single_type_managers
+        tensors = [tensor.cpu() for tensor in self.manager.commit()]
         return {
-            int(request): tuple(rows[held.row, : len(held.blocks)].tolist())
-            for request, held in group.req_to_blocks.items()
+            row: tuple(tensors[g][held.row, : len(held.blocks)].tolist())
+            for g, row, held in self._tables()
+            if held.blocks
         }
 
 
@@ -161,3 +168,7 @@ def batched(config: Config) -> TorchAllocator:
         AllocatorError: a size of `config` is too small.
     """
     return TorchAllocator(config, batched=True)
+
+
+for _factory in (torch_allocator, batched):
+    _factory.has_groups = True  # type: ignore[attr-defined]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from hashlib import sha256
 
 
@@ -43,3 +43,22 @@ def extend_block_hashes(hashes: list[bytes], root: bytes, tokens: array[int], bl
     for start in range(len(hashes) * block_size, len(tokens) - block_size + 1, block_size):
         parent = sha256(parent + tokens[start : start + block_size].tobytes()).digest()
         hashes.append(parent)
+
+
+def extend_block_keys(
+    keys: list[bytes], hashes: Sequence[bytes], hashes_in_a_block: int, group_id: int
+) -> None:
+    """Append the keys of one group's blocks that `hashes` reach and `keys` does not name yet.
+
+    A block's key is the hash of all tokens up to its end, and its group: blocks of two groups hold the KV
+    of different layers, though the tokens be the same.
+
+    Args:
+        keys: Keys of the group's first blocks, in order; extended in place.
+        hashes: What `extend_block_hashes` made of the request's tokens.
+        hashes_in_a_block: Blocks of the group are so many times as long as what a hash adds.
+        group_id: The group.
+    """
+    ends = hashes[len(keys) * hashes_in_a_block + hashes_in_a_block - 1 :: hashes_in_a_block]
+    tag = group_id.to_bytes(4, "little")
+    keys += [end + tag for end in ends]

@@ -1,14 +1,16 @@
-"""The coordinator: makes the attention groups act as one. One group for now: several will come in here."""
+"""The coordinator: makes the attention groups act as one."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from itertools import cycle
 from typing import TypeAlias
 
 import torch
 
 from slotproof.impl.allocator.block_pool import BlockPool
+from slotproof.impl.allocator.managers.full_attention import FullAttentionManager
 from slotproof.impl.allocator.managers.single_type import SingleTypeKVCacheManager
 from slotproof.impl.allocator.request import Request
 
@@ -32,7 +34,7 @@ class KVCacheCoordinator(ABC):
 
     @abstractmethod
     def find_longest_cache_hit(
-        self, block_hashes: Sequence[bytes], max_length: int
+        self, block_keys: Sequence[Sequence[bytes]], max_length: int
     ) -> tuple[KVCacheBlocks, int]:
         """A hit that serves all groups, of at most `max_length` tokens: its blocks, and its tokens."""
 
@@ -96,6 +98,11 @@ class KVCacheCoordinator(ABC):
         for manager in self.single_type_managers:
             manager.cache_blocks(request, num_computed_tokens)
 
+    def check_can_cache(self, request: Request, num_computed_tokens: int) -> None:
+        """Raise AllocatorError if `cache_blocks` would, in any group."""
+        for manager in self.single_type_managers:
+            manager.check_can_cache(request, num_computed_tokens)
+
     def remove_skipped_blocks(self, request_id: str, processed_computed_tokens: int) -> None:
         """Release the blocks that attention never looks at again."""
         for manager in self.single_type_managers:
@@ -123,10 +130,10 @@ class UnitaryKVCacheCoordinator(KVCacheCoordinator):
         self._manager = manager
 
     def find_longest_cache_hit(
-        self, block_hashes: Sequence[bytes], max_length: int
+        self, block_keys: Sequence[Sequence[bytes]], max_length: int
     ) -> tuple[KVCacheBlocks, int]:
         """See `KVCacheCoordinator`."""
-        hit = self._manager.find_longest_cache_hit(block_hashes, max_length)
+        hit = self._manager.find_longest_cache_hit(block_keys[0], max_length)
         return (hit,), len(hit) * self._manager.block_size
 
     def get_num_blocks_to_allocate(
@@ -149,3 +156,59 @@ class UnitaryKVCacheCoordinator(KVCacheCoordinator):
     def cache_blocks(self, request: Request, num_computed_tokens: int) -> None:
         """See `KVCacheCoordinator`."""
         self._manager.cache_blocks(request, num_computed_tokens)
+
+
+class HybridKVCacheCoordinator(KVCacheCoordinator):
+    """Several attention groups, of any kinds and block sizes.
+
+    Args:
+        block_pool: The pool, which all groups share.
+        single_type_managers: One manager for each attention group.
+        scheduler_block_size: Tokens, whole blocks of every group. Hits end at multiples of it, and no block
+            past the last multiple is published.
+    """
+
+    def __init__(
+        self,
+        block_pool: BlockPool,
+        single_type_managers: tuple[SingleTypeKVCacheManager, ...],
+        scheduler_block_size: int,
+    ) -> None:
+        super().__init__(block_pool, single_type_managers)
+        self.scheduler_block_size = scheduler_block_size
+        # A hit of full attention may be cut anywhere and still is one, so it is looked up once.
+        is_prefix = [isinstance(manager, FullAttentionManager) for manager in single_type_managers]
+        self._prefix_groups = [g for g, prefix in enumerate(is_prefix) if prefix]
+        self._other_groups = [g for g, prefix in enumerate(is_prefix) if not prefix]
+
+    def find_longest_cache_hit(
+        self, block_keys: Sequence[Sequence[bytes]], max_length: int
+    ) -> tuple[KVCacheBlocks, int]:
+        """See `KVCacheCoordinator`. Each group in turn is asked for its longest hit within the one before,
+        until all in a row have found the same length: so no common length is passed over."""
+        managers = self.single_type_managers
+        hits: list[list[int]] = [[] for _ in managers]
+        length = self._whole_units(max_length)
+        for g in self._prefix_groups:
+            hits[g] = managers[g].find_longest_cache_hit(block_keys[g], length)
+            length = len(hits[g]) * managers[g].block_size
+        num_agreed = 0
+        for g in cycle(self._other_groups):
+            hits[g] = managers[g].find_longest_cache_hit(block_keys[g], length)
+            found = len(hits[g]) * managers[g].block_size
+            num_agreed = num_agreed + 1 if found == length else 1
+            length = found
+            if num_agreed == len(self._other_groups):
+                break
+        return tuple([hit[: length // m.block_size] for hit, m in zip(hits, managers, strict=True)]), length
+
+    def cache_blocks(self, request: Request, num_computed_tokens: int) -> None:
+        """See `KVCacheCoordinator`."""
+        super().cache_blocks(request, self._whole_units(num_computed_tokens))
+
+    def check_can_cache(self, request: Request, num_computed_tokens: int) -> None:
+        """See `KVCacheCoordinator`."""
+        super().check_can_cache(request, self._whole_units(num_computed_tokens))
+
+    def _whole_units(self, num_tokens: int) -> int:
+        return num_tokens // self.scheduler_block_size * self.scheduler_block_size

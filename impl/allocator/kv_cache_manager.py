@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import lcm
 
-import numpy as np
 import torch
 
 from slotproof.impl.allocator.block_pool import NULL_BLOCK, BlockPool
 from slotproof.impl.allocator.block_table import BlockTable
-from slotproof.impl.allocator.decode_batch import BatchSlots, DecodeBatch
+from slotproof.impl.allocator.decode_batch import BatchSlots, DecodeBatch, allocate_full_attention
 from slotproof.impl.allocator.errors import AllocatorError
-from slotproof.impl.allocator.kv_cache_coordinator import KVCacheBlocks, UnitaryKVCacheCoordinator
+from slotproof.impl.allocator.kv_cache_coordinator import (
+    HybridKVCacheCoordinator,
+    KVCacheBlocks,
+    KVCacheCoordinator,
+    UnitaryKVCacheCoordinator,
+)
 from slotproof.impl.allocator.managers.full_attention import FullAttentionManager
 from slotproof.impl.allocator.managers.single_type import SingleTypeKVCacheManager
 from slotproof.impl.allocator.managers.sliding_window import SlidingWindowManager
 from slotproof.impl.allocator.request import Request, RequestStatus
-from slotproof.impl.protocol import Config
+from slotproof.impl.protocol import Config, Group
 
 _WAITING, _PREEMPTED = RequestStatus.WAITING, RequestStatus.PREEMPTED
 _FIRST_ROWS, _FIRST_COLUMNS = 64, 256
 
 
 class KVCacheManager:
-    """One pool and one attention group, with the names and meanings of vLLM 0.32.0.
+    """One pool and its attention groups, with the names and meanings of vLLM 0.32.0.
 
     Args:
         config: Sizes and policy.
@@ -35,29 +40,48 @@ class KVCacheManager:
 
     def __init__(self, config: Config, device: torch.device | str = "cpu") -> None:
         _check_config(config)
-        self.block_size = config.block_size
         self.max_model_len = config.max_model_len
         self.enable_caching = config.enable_caching
         self.watermark_blocks = config.watermark_blocks
         self.block_pool = BlockPool(config.num_blocks, config.enable_caching)
-        columns = min(-(-config.max_model_len // config.block_size), _FIRST_COLUMNS)
-        block_table = BlockTable(device, _FIRST_ROWS, columns)
-        manager: SingleTypeKVCacheManager
-        if config.sliding_window is None:
-            manager = FullAttentionManager(
-                config.block_size, self.block_pool, block_table, config.max_model_len
-            )
+        groups = config.all_groups
+        self.scheduler_block_size = groups[0].block_size
+        if len(groups) > 1:
+            self.scheduler_block_size = lcm(*[group.block_size for group in groups])
+        managers = tuple([self._group(config, device, g, group) for g, group in enumerate(groups)])
+        self.coordinator: KVCacheCoordinator
+        if len(managers) == 1:
+            self.coordinator = UnitaryKVCacheCoordinator(self.block_pool, managers[0])
         else:
-            manager = SlidingWindowManager(
-                config.block_size,
+            self.coordinator = HybridKVCacheCoordinator(self.block_pool, managers, self.scheduler_block_size)
+        self.empty_kv_cache_blocks: KVCacheBlocks = ((),) * len(managers)
+        full = [manager for manager in managers if isinstance(manager, FullAttentionManager)]
+        self._all_full = full if len(full) == len(managers) else []
+
+    def _group(
+        self, config: Config, device: torch.device | str, group_id: int, group: Group
+    ) -> SingleTypeKVCacheManager:
+        columns = min(-(-config.max_model_len // group.block_size), _FIRST_COLUMNS)
+        block_table = BlockTable(device, _FIRST_ROWS, columns)
+        if group.sliding_window is None:
+            return FullAttentionManager(
+                group.block_size,
                 self.block_pool,
                 block_table,
                 config.max_model_len,
-                sliding_window=config.sliding_window,
-                max_in_flight_tokens=config.max_in_flight_tokens,
+                group_id=group_id,
+                scheduler_block_size=self.scheduler_block_size,
             )
-        self.coordinator = UnitaryKVCacheCoordinator(self.block_pool, manager)
-        self.empty_kv_cache_blocks: KVCacheBlocks = ((),)
+        return SlidingWindowManager(
+            group.block_size,
+            self.block_pool,
+            block_table,
+            config.max_model_len,
+            group_id=group_id,
+            scheduler_block_size=self.scheduler_block_size,
+            sliding_window=group.sliding_window,
+            max_in_flight_tokens=config.max_in_flight_tokens,
+        )
 
     @property
     def usage(self) -> float:
@@ -74,7 +98,7 @@ class KVCacheManager:
         """
         if not self.enable_caching or request.skip_reading_prefix_cache:
             return self.empty_kv_cache_blocks, 0
-        return self.coordinator.find_longest_cache_hit(request.block_hashes, request.num_tokens - 1)
+        return self.coordinator.find_longest_cache_hit(request.block_keys, request.num_tokens - 1)
 
     def allocate_slots(
         self,
@@ -191,59 +215,35 @@ class KVCacheManager:
         Raises:
             AllocatorError: one does not run, or is named twice.
         """
-        (group,) = self.coordinator.single_type_managers
-        return DecodeBatch(group, requests)
+        return DecodeBatch(self.coordinator.single_type_managers, requests)
 
     def allocate_slots_batch(self, batch: DecodeBatch) -> BatchSlots:
         """`allocate_slots(request, 1)` for the requests of a batch, in order, until one is refused.
-
-        All blocks are taken before any is published, where calls in order take turns. The outcome is the
-        same: what is taken was free, what is published is held, and hits are looked up by neither.
 
         Raises:
             AllocatorError: a request was freed since it was added, or has no token left to compute; nothing
                 has changed.
         """
-        (group,) = self.coordinator.single_type_managers
-        if not isinstance(group, FullAttentionManager):
-            return self._allocate_one_by_one(batch)
         batch.check_held()
-        rows, num_computed_tokens = batch.rows, batch.num_computed_tokens
-
-        # Stages 0 and 1 have nothing to do: nobody is admitted, and full attention gives nothing back.
-        # Stage 2: count. The first for whom no block is left is refused, and ends the batch.
-        indices = np.flatnonzero(num_computed_tokens >= group.counts.takes_at.take(rows))
-        batch.check_length(indices, self.max_model_len)
-        num_granted, num_free = len(batch), self.block_pool.get_num_free_blocks()
-        if len(indices) > num_free:
-            num_granted, indices = int(indices[num_free]), indices[:num_free]
-            rows, num_computed_tokens = rows[:num_granted], num_computed_tokens[:num_granted]
-
-        # Stage 3: commit.
-        new_blocks = group.allocate_new_block_each(rows[indices], batch.tables[indices].tolist())
-
-        # Stage 4: hashes, for final tokens only.
-        if self.enable_caching:
-            filled = np.flatnonzero(num_computed_tokens >= group.counts.fills_at.take(rows))
-            num_final_tokens = np.minimum(num_computed_tokens[filled] + 1, batch.num_tokens[filled])
-            group.cache_blocks_each(
-                rows[filled],
-                batch.tables[filled].tolist(),
-                batch.block_hashes[filled].tolist(),
-                num_final_tokens // self.block_size,
+        if self._all_full:
+            return allocate_full_attention(
+                batch, self.block_pool, self._all_full, self.max_model_len, self.enable_caching
             )
-        return BatchSlots(num_granted, indices.tolist(), new_blocks)
-
-    def _allocate_one_by_one(self, batch: DecodeBatch) -> BatchSlots:
+        # What one gives back, the next may take: call by call, but only where a call does anything.
+        due = batch.due(self.enable_caching)
+        batch.check_length(due, self.max_model_len)
         indices: list[int] = []
+        group_ids: list[int] = []
         block_ids: list[int] = []
-        for index, request in enumerate(batch.requests):
-            new_blocks = self.allocate_slots(request, 1)
+        for index in due.tolist():
+            new_blocks = self.allocate_slots(batch.requests[index], 1)
             if new_blocks is None:
-                return BatchSlots(index, indices, block_ids)
-            indices.extend([index] * len(new_blocks[0]))
-            block_ids.extend(new_blocks[0])
-        return BatchSlots(len(batch), indices, block_ids)
+                return BatchSlots(index, indices, block_ids, group_ids)
+            for group_id, blocks in enumerate(new_blocks):
+                indices.extend([index] * len(blocks))
+                group_ids.extend([group_id] * len(blocks))
+                block_ids.extend(blocks)
+        return BatchSlots(len(batch), indices, block_ids, group_ids)
 
     def cache_blocks(self, request: Request, num_computed_tokens: int) -> None:
         """Publish the blocks that the request's first `num_computed_tokens` tokens fill.
@@ -254,6 +254,7 @@ class KVCacheManager:
         if num_computed_tokens < 0:
             raise AllocatorError(f"request {request.request_id}: {num_computed_tokens} computed tokens")
         if self.enable_caching:
+            self.coordinator.check_can_cache(request, num_computed_tokens)
             self.coordinator.cache_blocks(request, num_computed_tokens)
 
     def remove_skipped_blocks(self, request_id: str, processed_computed_tokens: int) -> None:
@@ -298,6 +299,12 @@ class KVCacheManager:
         """
         return self.coordinator.commit()
 
+    def _is_hashed(self, request: Request) -> bool:
+        groups, keys = self.coordinator.single_type_managers, request.block_keys
+        return len(keys) == len(groups) and all(
+            len(keys[g]) == request.num_tokens // group.block_size for g, group in enumerate(groups)
+        )
+
     def _check_allocation(self, request: Request, hit: KVCacheBlocks, **counts: int) -> None:
         """Raise AllocatorError for an `allocate_slots` that cannot be meant."""
 
@@ -312,8 +319,9 @@ class KVCacheManager:
             raise wrong("no new tokens and no computed ones to adopt: ask for at least one")
         if request.num_tokens > self.max_model_len:
             raise wrong(f"{request.num_tokens} tokens exceed max_model_len {self.max_model_len}")
-        if self.enable_caching and len(request.block_hashes) != request.num_tokens // self.block_size:
-            raise wrong(f"its tokens are not hashed: create it with block_size {self.block_size}")
+        if self.enable_caching and not self._is_hashed(request):
+            sizes = [group.block_size for group in self.coordinator.single_type_managers]
+            raise wrong(f"its tokens are not hashed: create it with block_size {str(sizes)[1:-1]}")
         if adopted > request.num_tokens:
             raise wrong(f"{adopted} computed tokens to adopt, but it has {request.num_tokens} tokens")
         if self.coordinator.has_blocks(request.request_id):
@@ -321,8 +329,8 @@ class KVCacheManager:
                 raise wrong("holds blocks already: a hit and external tokens come with the first ones")
         elif request.num_computed_tokens:
             raise wrong(f"{request.num_computed_tokens} tokens are computed, but it holds no blocks")
-        for blocks in hit:
-            if len(blocks) * self.block_size != counts["new_computed"]:
+        for blocks, group in zip(hit, self.coordinator.single_type_managers, strict=True):
+            if len(blocks) * group.block_size != counts["new_computed"]:
                 raise wrong(f"{len(blocks)} hit blocks for {counts['new_computed']} tokens: look it up again")
             uncached = self.block_pool.uncached(blocks)
             self.block_pool.check_ids(uncached)
@@ -343,3 +351,8 @@ def _check_config(config: Config) -> None:
         value = getattr(config, name)
         if value is not None and value < least:
             raise AllocatorError(f"{name} is {value}: it must be at least {least}")
+    for g, group in enumerate(config.groups, 1):
+        for name in ("block_size", "sliding_window"):
+            value = getattr(group, name)
+            if value is not None and value < 1:
+                raise AllocatorError(f"group {g}: {name} is {value}: it must be at least 1")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from enum import Enum, auto
+from math import gcd
 
-from slotproof.impl.allocator.block_hash import extend_block_hashes, root_hash
+from slotproof.impl.allocator.block_hash import extend_block_hashes, extend_block_keys, root_hash
 from slotproof.impl.allocator.errors import AllocatorError
 
 
@@ -29,7 +30,7 @@ class Request:
     Args:
         request_id: Unique among the live requests.
         prompt_token_ids: The prompt.
-        block_size: Tokens to hash at a time; None hashes nothing (caching is off).
+        block_size: Tokens in a block, by group if there are several; None hashes nothing (caching is off).
         cache_salt: Only requests of equal salt share blocks.
         lora: Name and path of the LoRA the request runs with: another one may be loaded under the name.
 
@@ -40,8 +41,10 @@ class Request:
     __slots__ = (
         "_hash_block_size",
         "_hash_root",
+        "_hashes_in_a_block",
         "_token_ids",
         "block_hashes",
+        "block_keys",
         "num_computed_tokens",
         "num_in_flight_tokens",
         "num_tokens",
@@ -55,7 +58,7 @@ class Request:
         request_id: str,
         prompt_token_ids: Sequence[int],
         *,
-        block_size: int | None = None,
+        block_size: int | Sequence[int] | None = None,
         cache_salt: str | None = None,
         lora: tuple[str, str] | None = None,
     ) -> None:
@@ -66,9 +69,15 @@ class Request:
         self.num_computed_tokens = 0
         self.num_in_flight_tokens = 0
         self.skip_reading_prefix_cache = False
+        sizes = (block_size,) if isinstance(block_size, int) else tuple(block_size or ())
         self.block_hashes: list[bytes] = []
+        """Of the tokens up to each multiple of the hash unit, which divides every group's block size."""
+        self.block_keys = (self.block_hashes,) if len(sizes) <= 1 else tuple([] for _ in sizes)
+        """By group, what its blocks are found by; the group is in them, if there are several."""
         self._hash_root = root_hash((*salt_key, *lora_key))
-        self._hash_block_size = block_size
+        unit = gcd(*sizes)
+        self._hash_block_size = unit or None
+        self._hashes_in_a_block = tuple(size // unit for size in sizes)
         self._token_ids = array("q")
         self.append_output_token_ids(prompt_token_ids)
 
@@ -85,3 +94,8 @@ class Request:
         self.num_tokens = len(self._token_ids)
         if self._hash_block_size is not None:
             extend_block_hashes(self.block_hashes, self._hash_root, self._token_ids, self._hash_block_size)
+            if len(self.block_keys) > 1:
+                for group_id, (keys, unit) in enumerate(
+                    zip(self.block_keys, self._hashes_in_a_block, strict=True)
+                ):
+                    extend_block_keys(keys, self.block_hashes, unit, group_id)

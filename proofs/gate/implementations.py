@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from functools import partial, reduce
+from functools import partial, reduce, update_wrapper
 
 from slotproof.proofs.gate.isolation import Factory, Load
 from slotproof.proofs.output.errors import UserError
@@ -40,7 +40,7 @@ def _load_torch(device: str) -> Factory:
 
     if device == "cuda" and not torch.cuda.is_available():
         raise UserError("--device cuda: PyTorch finds no GPU here")
-    return partial(torch_allocator, device=device)
+    return update_wrapper(partial(torch_allocator, device=device), torch_allocator)
 
 
 def _load_vllm() -> Factory:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from random import Random
 
 import pytest
@@ -13,7 +14,7 @@ from slotproof.impl.protocol import Config, Group
 from slotproof.impl.vllm.adapter import vllm_allocator
 from slotproof.impl.vllm.parts import hash_block_size
 from slotproof.model.running import Running
-from slotproof.proofs.campaign.calls import NUMBER_BYTES, call_fields, decode, model_config
+from slotproof.proofs.campaign.calls import NUMBER_BYTES, call_fields, configurations, decode, model_config
 from slotproof.proofs.campaign.kinds import HYBRID
 from slotproof.proofs.campaign.stories import tiny_configurations
 from slotproof.proofs.gate.compare import (
@@ -24,6 +25,9 @@ from slotproof.proofs.gate.compare import (
     result_differences,
     snapshot_differences,
 )
+from slotproof.proofs.gate.gate import campaign
+from slotproof.proofs.gate.implementations import loader
+from slotproof.proofs.gate.isolation import Isolated
 
 
 def is_modelled(config: Config) -> bool:
@@ -77,7 +81,17 @@ def test_vllm_agrees_on_several_groups(seed: int) -> None:
     assert hits >= 20
 
 
-def test_our_allocator_says_that_it_has_one_group() -> None:
-    config = Config(num_blocks=4, block_size=1, max_model_len=4, groups=(Group(block_size=1),))
-    with pytest.raises(AllocatorError, match="groups: it has one attention group"):
+@pytest.mark.parametrize("name", ["torch", "slotproof.impl.allocator.adapter:batched"])
+def test_ours_agrees_on_several_groups(name: str) -> None:
+    with closing(Isolated(loader(name))) as implementation:
+        full = Config(num_blocks=16, block_size=2, max_model_len=20, groups=(Group(block_size=4),) * 2)
+        engines = [full, *[config for config in configurations(3, has_groups=True) if config.groups]]
+        report = campaign(implementation, calls=1600, seed=3, configs=engines)
+    assert report.failure is None
+    assert {f"engine: {n} attention groups" for n in (2, 3, 4)} <= report.coverage.keys()
+
+
+def test_a_group_that_cannot_be_is_named() -> None:
+    config = Config(num_blocks=4, block_size=1, max_model_len=4, groups=(Group(block_size=0),))
+    with pytest.raises(AllocatorError, match=r"^group 1: block_size is 0: it must be at least 1$"):
         torch_allocator(config)

@@ -32,26 +32,42 @@ class SingleTypeKVCacheManager(ABC):
         block_pool: The pool, which all groups share.
         block_table: The device's copy of this group's tables.
         max_model_len: Tokens a request may have.
+        group_id: The group's number.
+        scheduler_block_size: Tokens, whole blocks of every group; hits end at multiples of it.
     """
 
     def __init__(
-        self, block_size: int, block_pool: BlockPool, block_table: BlockTable, max_model_len: int
+        self,
+        block_size: int,
+        block_pool: BlockPool,
+        block_table: BlockTable,
+        max_model_len: int,
+        *,
+        group_id: int,
+        scheduler_block_size: int,
     ) -> None:
+        self.group_id = group_id
         self.block_size = block_size
+        self.scheduler_block_size = scheduler_block_size
         self.max_model_len = max_model_len
         self.block_pool = block_pool
         self.block_table = block_table
         self.max_admission_blocks: int | None = None
         """Most blocks that admission asks for; None where a request keeps every block."""
         self.req_to_blocks: dict[str, RequestBlocks] = {}
-        self.counts = RowCounts(block_size, max_model_len)
+        self.counts = RowCounts(block_size, max_model_len, scheduler_block_size)
         """Counts of the tables by their rows, for calls on many requests at once."""
         self.new_block_ids: list[int] = []
         """Blocks to zero, in the order they were taken."""
 
     @abstractmethod
-    def find_longest_cache_hit(self, block_hashes: Sequence[bytes], max_length: int) -> list[int]:
-        """Cached blocks for a prefix of at most `max_length` tokens, null where they are skipped."""
+    def find_longest_cache_hit(self, block_keys: Sequence[bytes], max_length: int) -> list[int]:
+        """Cached blocks for a prefix, null where they are skipped.
+
+        Args:
+            block_keys: What the request's blocks of this group are found by.
+            max_length: Tokens that the prefix may have; it has a multiple of `scheduler_block_size`.
+        """
 
     @abstractmethod
     def get_num_skipped_tokens(self, num_computed_tokens: int) -> int:
@@ -97,7 +113,7 @@ class SingleTypeKVCacheManager(ABC):
         self.block_pool.touch(hit)
         blocks = [NULL_BLOCK] * num_skipped
         blocks += hit
-        self._add_table(request_id, blocks, len(blocks))
+        self._add_table(request_id, blocks, len(blocks), num_skipped)
 
     def allocate_external_computed_blocks(
         self, request_id: str, total_computed_tokens: int, record_for_zeroing: bool
@@ -116,14 +132,21 @@ class SingleTypeKVCacheManager(ABC):
         """Take the blocks that are missing for `num_tokens` tokens, and return them."""
         held = self.req_to_blocks.get(request_id)
         if held is None:
-            held = self._add_table(request_id, [], 0)
+            held = self._add_table(request_id, [], 0, 0)
         return self._append_new_blocks(held, num_tokens, True)
 
-    def _add_table(self, request_id: str, blocks: list[int], num_cached_blocks: int) -> RequestBlocks:
+    def _add_table(
+        self, request_id: str, blocks: list[int], num_cached_blocks: int, num_skipped_blocks: int
+    ) -> RequestBlocks:
         row = self.block_table.add_row(blocks)
         self.counts.add(row, len(blocks), num_cached_blocks)
         held = self.req_to_blocks[request_id] = RequestBlocks(blocks, row)
+        self._note_skipped(held, num_skipped_blocks)
         return held
+
+    def _note_skipped(self, held: RequestBlocks, num_blocks: int) -> None:  # noqa: B027 (most skip nothing)
+        """So many leading blocks of a table are null: a kind that skips tokens notes when it gives the next
+        one back."""
 
     def _append_new_blocks(self, held: RequestBlocks, num_tokens: int, record_for_zeroing: bool) -> list[int]:
         end = len(held.blocks)
@@ -142,21 +165,36 @@ class SingleTypeKVCacheManager(ABC):
         """Publish the blocks that the first `num_tokens` tokens fill and that are not published yet.
 
         Raises:
-            AllocatorError: the request lacks the blocks or the hashes for them.
+            AllocatorError: see `check_can_cache`.
         """
         num_full = num_tokens // self.block_size
         held = self.req_to_blocks.get(request.request_id)
         if held is not None and num_full <= (num_cached := self.counts.num_cached_of_row[held.row]):
             return
-        if held is None or num_full > len(held.blocks) or num_full > len(request.block_hashes):
-            raise AllocatorError(
-                f"request {request.request_id} cannot cache {num_tokens} tokens: it has "
-                f"{len(held.blocks) if held else 0} blocks and {len(request.block_hashes)} hashes "
-                f"of {self.block_size} tokens"
-            )
-        new = slice(num_cached, num_full)
-        self.block_pool.cache_full_blocks(held.blocks[new], request.block_hashes[new])
+        keys = request.block_keys[self.group_id]
+        if held is None or num_full > len(held.blocks) or num_full > len(keys):
+            raise self._cannot_cache(request, num_tokens)
+        self._publish(held.blocks, keys, num_cached, num_full)
         self.counts.set_num_cached_blocks(held.row, num_full)
+
+    def check_can_cache(self, request: Request, num_tokens: int) -> None:
+        """Raise AllocatorError if the request lacks the blocks that the tokens fill, or keys for them."""
+        num_full = num_tokens // self.block_size
+        held = self.req_to_blocks.get(request.request_id)
+        if num_full > min(len(held.blocks) if held else 0, len(request.block_keys[self.group_id])):
+            raise self._cannot_cache(request, num_tokens)
+
+    def _cannot_cache(self, request: Request, num_tokens: int) -> AllocatorError:
+        held = self.req_to_blocks.get(request.request_id)
+        return AllocatorError(
+            f"request {request.request_id} cannot cache {num_tokens} tokens: it has "
+            f"{len(held.blocks) if held else 0} blocks and {len(request.block_keys[self.group_id])} hashes "
+            f"of {self.block_size} tokens"
+        )
+
+    def _publish(self, blocks: list[int], keys: list[bytes], start: int, end: int) -> None:
+        """Entries `start` to `end` (exclusive) of a table get their keys."""
+        self.block_pool.cache_full_blocks(blocks[start:end], keys[start:end])
 
     def remove_skipped_blocks(self, request_id: str, processed_computed_tokens: int) -> None:
         """Release the blocks whose tokens are all skipped, and put the null block in their place.
@@ -180,6 +218,7 @@ class SingleTypeKVCacheManager(ABC):
             self.block_pool.release(blocks[start:end][::-1])
             blocks[start:end] = [NULL_BLOCK] * (end - start)
             self.block_table.mark(held.row, start, end)
+            self._note_skipped(held, end)
 
     def free(self, request_id: str) -> None:
         """Release all blocks of a request, its tail to be reused first; nothing if it holds none."""

@@ -109,6 +109,9 @@ class _Counts:
     def set_num_cached_blocks(self, row: int, num_blocks: Any) -> None:
         self.num_cached_of_row[row] = num_blocks
 
+    def set_gives_at(self, row: int, num_computed_tokens: Any) -> None:
+        pass
+
 
 class _BlockTable:
     """Stands for the device's tables: one row."""
@@ -145,6 +148,7 @@ class TorchTarget:
         group.counts = counts
         group.new_block_ids = Items(s.num_to_zero(0), lambda j: s.to_zero(0, j), Number(0))
         request: Any = AnyRequest(situation, path, _STATUSES, follower)
+        request.block_keys = (request.block_hashes,)
         table = Items(s.length(r), lambda i: situation.table(path, i), Number(0))
         if case.holds:
             group.req_to_blocks[request.request_id] = _RequestBlocks(table, 0)
@@ -180,11 +184,16 @@ class TorchTarget:
     @staticmethod
     def _manager(situation: Situation, pool: _Pool) -> Any:
         engine, case = situation.engine, situation.case
-        config: Any = SimpleNamespace(
-            num_blocks=Number(engine.num_blocks),
+        group = SimpleNamespace(
             block_size=Number(BLOCK_SIZE),
-            max_model_len=Number(engine.max_model_len),
             sliding_window=Number(engine.groups.window(0)) if case.kind == SLIDING_WINDOW else None,
+        )
+        config: Any = SimpleNamespace(
+            **vars(group),
+            groups=(),
+            all_groups=(group,),
+            num_blocks=Number(engine.num_blocks),
+            max_model_len=Number(engine.max_model_len),
             enable_caching=case.caching,
             watermark_blocks=Number(engine.watermark_blocks),
             max_in_flight_tokens=Number(engine.max_in_flight_tokens),
