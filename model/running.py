@@ -64,6 +64,7 @@ class Running:
             max_model_len=max_model_len,
             groups=some_groups(all_groups),
             scheduler_block_size=lcm(*(size for size, _ in all_groups)),
+            hash_block_size=gcd(*(size for size, _ in all_groups)),
             enable_caching=enable_caching,
             watermark_blocks=watermark_blocks,
             max_in_flight_tokens=max_in_flight_tokens,

@@ -21,7 +21,7 @@ from slotproof.impl.protocol import (
 from slotproof.model.claims.wordings import ALLOWANCES
 from slotproof.model.language.rules import Rules
 from slotproof.proofs.campaign.corpus import CORPUS
-from slotproof.proofs.campaign.stories import Story, tell
+from slotproof.proofs.campaign.story import Story, tell
 from slotproof.proofs.faults.catalogue import NAMED
 
 Teller = dict[str, Story]

@@ -78,8 +78,6 @@ def lacks() -> frozenset[str]:
         names.discard("must_fit")
     if "watermark" not in made_of:
         names.add("watermark")
-    if not {"max_in_flight_tokens", "max_num_batched_tokens"} & made_of.keys():
-        names.add("admission_cap")
     return frozenset(names)
 
 

@@ -12,6 +12,8 @@ APPENDS_WINDOW = "appends-unhashed-window"
 APPENDS_UNCACHED = "appends-uncached"
 WINDOW_NOT_ZEROED = "window-not-zeroed"
 WINDOW_OF_ONE_CACHED = "window-of-one-cached"
+GROUPS_CACHE_ALL = "groups-cache-all"
+WINDOW_OF_ONE_LOADS = "window-of-one-loads"
 
 BEHAVIOURS = {
     APPENDS_FULL: "full attention's freed blocks go to the tail of the queue, with a hash or without",
@@ -19,12 +21,15 @@ BEHAVIOURS = {
     APPENDS_UNCACHED: "freed blocks go to the tail of the queue where nothing is cached (vllm#48017)",
     WINDOW_NOT_ZEROED: "a window's new blocks are not listed for zeroing",
     WINDOW_OF_ONE_CACHED: "blocks are hashed though a window of one token needs none",
+    GROUPS_CACHE_ALL: "with several groups every full block is hashed, also where no hit can end",
+    WINDOW_OF_ONE_LOADS: "the first block is a load's even where a window of one needs none of its tokens",
 }
 """Every behaviour, with its sentence."""
 
 _BEFORE = {
+    (0, 22, 0): (GROUPS_CACHE_ALL,),
     (0, 23, 0): (APPENDS_WINDOW, WINDOW_OF_ONE_CACHED),
-    (0, 24, 0): (APPENDS_FULL,),
+    (0, 24, 0): (APPENDS_FULL, WINDOW_OF_ONE_LOADS),
     (0, 28, 0): (WINDOW_NOT_ZEROED,),
 }
 """The behaviours that releases before these have."""

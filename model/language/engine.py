@@ -23,6 +23,8 @@ class Engine:
     groups: Groups
     scheduler_block_size: Int
     """Tokens; a multiple of every group's block size. Hits end at multiples of it."""
+    hash_block_size: Int
+    """Tokens of which every group's block has a whole number. Keys are made of that many at a time."""
     enable_caching: Bool
     watermark_blocks: Int
     max_in_flight_tokens: Int

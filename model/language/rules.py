@@ -60,7 +60,7 @@ class Rules:
     )
 
     adopt_all_before_external: bool = _rule(
-        "stage 3", "every group adopts its hits before any takes blocks for external tokens (33775)", _HYBRID
+        "stage 3", "every group adopts its hits before any takes external blocks (vllm#33775)", _HYBRID
     )
     touch_references: bool = _rule("stage 3", "touching a hit adds a reference")
     touch_leaves_queue: bool = _rule("stage 3", "touching an idle hit removes it from the free queue")

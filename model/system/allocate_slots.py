@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from slotproof.model.language.algebra import Bool, Function, Int, both, either, ite, maximum, minimum, negate
+from slotproof.model.language.behaviours import WINDOW_OF_ONE_LOADS
 from slotproof.model.language.state import NULL_BLOCK, PREEMPTED, RUNNING, WAITING, State
 from slotproof.model.system.attention.group import at_once, skipped_blocks, skipped_tokens
 from slotproof.model.system.coordinator import cache_blocks, for_each_group, remove_skipped_blocks
@@ -203,6 +204,8 @@ def external_end(s: State, row: Int, ask: Ask, total: Int) -> Int:
     adopted = maximum(skipped_blocks(engine, g, total), ask.hits.num(g))
     held = ite(s.length(row) == 0, adopted, s.length(row))
     in_window = minimum(total - skipped_tokens(engine, g, total), ask.external)
+    if WINDOW_OF_ONE_LOADS in engine.behaviours:
+        in_window = ite(skipped_blocks(engine, g, total) == 0, ask.external, in_window)
     return ite(in_window > 0, maximum(held, engine.blocks(total, g)), held)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from slotproof.model.language.algebra import Int
+from slotproof.model.language.behaviours import GROUPS_CACHE_ALL
 from slotproof.model.language.state import State
 from slotproof.model.system.attention import group
 
@@ -31,7 +32,7 @@ def remove_skipped_blocks(s: State, r: Int, processed: Int) -> State:
 
 def cache_blocks(s: State, r: Int, num_tokens: Int) -> State:
     """Stage 4: hashes, up to the last place at which the groups could agree on a hit."""
-    tokens = s.engine.align_down(num_tokens)
+    tokens = num_tokens if GROUPS_CACHE_ALL in s.engine.behaviours else s.engine.align_down(num_tokens)
     return for_each_group(
         s, "cache-groups", r, lambda t, row: group.cache_blocks(t, row, tokens), num_tokens=tokens
     )

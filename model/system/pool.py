@@ -125,9 +125,10 @@ def release(s: State, r: Int, high: Int) -> State:
     )
 
 
-def free_blocks(s: State) -> State:
-    """The blocks in the hand go back, in order."""
-    return clear_table(s.read.loop("free", 0, s.length(HAND), put_back, s), HAND)
+def free_blocks(s: State, g: Int) -> State:
+    """The blocks in the hand, which were of group g, go back in order."""
+    appends = _appends(s.engine, g)
+    return clear_table(s.read.loop("free", 0, s.length(HAND), lambda t, k: put_back(t, k, appends), s), HAND)
 
 
 def clear_table(s: State, r: Int) -> State:
@@ -151,12 +152,12 @@ def pad(s: State, r: Int, n: Int) -> State:
     )
 
 
-def put_back(s: State, k: Int) -> State:
-    """One block loses a reference. With its last it joins the free queue: at the tail if it is hashed,
-    else at the front, behind those that this call has put there already (vLLM 0.32.0)."""
+def put_back(s: State, k: Int, appends: bool = False) -> State:
+    """One block loses a reference. With its last it joins the free queue: at the tail if it is hashed or all
+    blocks are appended, else at the front, behind those that this call has put there already."""
     rules = s.engine.rules
     b = s.table(HAND, k)
-    to_front = both(rules.unhashed_to_front, not _appends(s.engine), negate(s.is_hashed(b)))
+    to_front = both(rules.unhashed_to_front, not appends, negate(s.is_hashed(b)))
     dropped = _unreference(s, HAND, k)
     passed = dropped.replace(first=Change(dropped.first, one(HAND), k + 1))
 
@@ -168,11 +169,11 @@ def put_back(s: State, k: Int) -> State:
     return s.read.when(unreferenced, inserted, passed)
 
 
-def _appends(engine: Engine) -> bool:
-    """Another release puts freed blocks without a hash to the tail."""
+def _appends(engine: Engine, g: Int) -> bool:
+    """Another release puts group g's freed blocks without a hash to the tail."""
     if not engine.behaviours:
         return False
-    kind = APPENDS_FULL if engine.groups.kind(0) == FULL else APPENDS_WINDOW
+    kind = APPENDS_FULL if engine.groups.kind(g) == FULL else APPENDS_WINDOW
     if engine.enable_caching is False and APPENDS_UNCACHED in engine.behaviours:
         return True
     return kind in engine.behaviours

@@ -61,7 +61,7 @@ patience = click.option(
     default=PATIENCE,
     show_default=True,
     metavar="SECONDS",
-    help="The longest that one call, or importing the implementation, may take.",
+    help="The longest that one call may take. Importing the implementation may always take ten minutes.",
 )
 
 ignore = click.option(

@@ -19,7 +19,8 @@ from slotproof.model.language.state import State
 from slotproof.model.running import ContractError, Running
 from slotproof.proofs.campaign.calls import call_fields, model_config
 from slotproof.proofs.campaign.kinds import FULL, KINDS, kind_of
-from slotproof.proofs.campaign.stories import Story, made_small, simplified, tell
+from slotproof.proofs.campaign.shrink import made_small, simplified
+from slotproof.proofs.campaign.story import Story, tell
 from slotproof.proofs.explore.bounded import Bounds, Goal, breaks, reaches, search
 from slotproof.proofs.output.words import counted, verb
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from math import lcm
+from math import gcd, lcm
 from typing import Any
 
 import z3
@@ -296,6 +296,7 @@ def start(config: Config, rules: Rules, requests: int) -> tuple[Tables, State]:
         max_model_len=config.max_model_len,
         groups=_groups(config, read.sizes),
         scheduler_block_size=unit,
+        hash_block_size=gcd(*(group.block_size for group in groups)),
         enable_caching=config.enable_caching,
         watermark_blocks=config.watermark_blocks,
         max_in_flight_tokens=config.max_in_flight_tokens,

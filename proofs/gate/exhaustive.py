@@ -58,7 +58,7 @@ def exhaust(
     """
     report = Report()
     start = time.monotonic()
-    with interruptible(report):
+    with interruptible(report, implementation):
         implementation.start()
         start = time.monotonic()
         asked = Asked.of(implementation.about, strictness, ignore)

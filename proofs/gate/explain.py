@@ -8,7 +8,6 @@ import msgspec
 
 from slotproof.model.language.behaviours import BEHAVIOURS, BUGS
 from slotproof.model.language.rules import RULES
-from slotproof.model.running import Stuck
 from slotproof.proofs.gate.isolation import Isolated, Kind
 from slotproof.proofs.gate.trial import Asked, Failure, compare_story, legal_story
 
@@ -42,12 +41,10 @@ def explain(implementation: Isolated, failure: Failure, asked: Asked) -> Finding
     pairs = [(_LORA_PATH, name) for name in left if _LORA_PATH in left and name != _LORA_PATH]
     for names in [*((name,) for name in left), *pairs]:
         config = msgspec.structs.replace(failure.config, behaviours=(*known, *names))
-        try:
-            story = legal_story(config, calls)
-        except Stuck:  # without the rule the model itself fails half way
-            continue
-        # A hit that it should not have found can make the last call one that nobody would make.
-        made = len(story) + (failure.fault is Kind.RAISED and len(story) == len(calls) - 1)
+        story = legal_story(config, calls)
+        # Without the rule the model may fail half way through the last call too, or find a hit that makes it
+        # a call that nobody would make.
+        made = len(story) + (failure.fault is Kind.RAISED and [e.call for e in story] == calls[:-1])
         if made == len(calls) and compare_story(implementation, config, story, asked)[1] is None:
             return Finding(names, failure)
     return None

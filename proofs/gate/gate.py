@@ -8,15 +8,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import count
 
 import hypothesis
 import msgspec
 from hypothesis import strategies
 
-from slotproof.impl.protocol import Config
+from slotproof.impl.protocol import Call, Config
 from slotproof.proofs.campaign.calls import NUMBER_BYTES, configurations
 from slotproof.proofs.campaign.corpus import CORPUS
-from slotproof.proofs.campaign.fit import fit_configs
+from slotproof.proofs.campaign.fit import fit_call, fit_config, fit_configs
 from slotproof.proofs.gate.compare import Strictness
 from slotproof.proofs.gate.explain import Finding, explain
 from slotproof.proofs.gate.isolation import Isolated, Kind
@@ -69,6 +70,8 @@ class Report:
     known_is_accepted: bool = False
     interrupted: bool = False
     """It was stopped: this is what was known by then."""
+    hangs: str = ""
+    """What was waited for when it was stopped, and for how long, if that was long."""
     asked: Asked = field(default_factory=Asked)
     """What was asked of what was gated, and what it says of itself."""
 
@@ -142,37 +145,49 @@ def campaign(
             return 0
         return SEQUENCE if calls is None else min(SEQUENCE, calls - report.calls)
 
-    with interruptible(report):
+    with interruptible(report, implementation):
         implementation.start()
         start = time.monotonic()
         asked = Asked.of(implementation.about, strictness, ignore)
-        corpus = CORPUS if configs is None and asked.has_groups else ()
+        first = _played_first(asked) if configs is None else ()
         drawn = configurations(seed, asked.has_groups) if configs is None else configs
         configs = fit_configs(drawn, asked.lacks, asked.behaviours)
         report.begin(asked, asked.rows(configs))
-        for config, known in corpus:
+        missing: tuple[str, ...] = ()
+        for turn in count(-len(first)):
             if not left() or report.failure is not None:
                 break
-            trial = try_calls(implementation, config, list(known), asked)
-            report.add(trial)
-            report.failure = trial.failure
-        turn = 0
-        while left() and report.failure is None:
-            config = configs[turn % len(configs)]
-            search = _Search(implementation, config, asked, report, left, progress)
-            search.run(seed * 1_000_003 + turn)
-            turn += 1
-            found = (
-                explain(implementation, report.failure, asked) if report.failure and asked.release else None
-            )
-            if found is not None:
-                report.findings.append(found)
-                report.failure = None
-                configs = [_with(config, found.names) for config in configs]
+            if turn < 0:
+                config, known = first[turn]
+                trial = try_calls(implementation, _with(config, missing), list(known), asked)
+                report.add(trial)
+                report.failure = trial.failure
+            else:
+                config = _with(configs[turn % len(configs)], missing)
+                search = _Search(implementation, config, asked, report, left, progress)
+                search.run(seed * 1_000_003 + turn)
+            if report.failure is not None and asked.release:
+                found = explain(implementation, report.failure, asked)
+                if found is not None:
+                    report.findings.append(found)
+                    report.failure = None
+                    missing += found.names
     if report.findings and report.failure is None and not report.interrupted:
         report.failure = report.findings[0].failure
     report.seconds = time.monotonic() - start
     return report
+
+
+def _played_first(asked: Asked) -> list[tuple[Config, tuple[Call, ...]]]:
+    """What the corpus has that the implementation can be asked, on its release's engines."""
+    can = [
+        (config, calls)
+        for config, calls in CORPUS
+        if (asked.has_groups or not config.groups)
+        and fit_config(config, asked.lacks) == config
+        and all(fit_call(call, asked.lacks) == call for call in calls)
+    ]
+    return [(_with(config, asked.behaviours), calls) for config, calls in can]
 
 
 def _with(config: Config, behaviours: tuple[str, ...]) -> Config:
@@ -180,12 +195,13 @@ def _with(config: Config, behaviours: tuple[str, ...]) -> Config:
 
 
 @contextmanager
-def interruptible(report: Report) -> Iterator[None]:
-    """An interrupt of the body ends it, and the report says so."""
+def interruptible(report: Report, implementation: Isolated | None = None) -> Iterator[None]:
+    """An interrupt of the body ends it, and the report says so, and what the implementation was at."""
     try:
         yield
     except KeyboardInterrupt:
         report.interrupted = True
+        report.hangs = "" if implementation is None else implementation.hangs
 
 
 class _Search:

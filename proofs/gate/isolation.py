@@ -24,6 +24,7 @@ import msgspec
 from slotproof.impl.capabilities import Unsupported, checked
 from slotproof.impl.protocol import Allocator, Call, Config, Result, Snapshot
 from slotproof.proofs.output.errors import UserError
+from slotproof.proofs.output.text import call_line
 from slotproof.proofs.output.words import error_line, one_line
 
 Factory: TypeAlias = Callable[[Config], Allocator]
@@ -31,7 +32,12 @@ Load: TypeAlias = Callable[[], Factory]
 """Imports an implementation and returns its factory; called in the implementation's own process."""
 
 PATIENCE = 60.0
-"""Seconds that a call, a factory, or importing an implementation may take."""
+"""Seconds that a call or a factory may take."""
+IMPORT_PATIENCE = 600.0
+"""Seconds that importing an implementation may take, or as long as a call if that may take longer: on a cold
+disk vLLM's modules and PyTorch's take minutes."""
+HANGS = 1.0
+"""Seconds after which an answer that was waited for when somebody lost patience is told of."""
 MAX_REPLY = 1 << 28
 
 
@@ -109,12 +115,18 @@ class Isolated:
 
     Args:
         load: imports the implementation, in that process.
-        patience: the seconds that a call, the factory or the import may take.
+        patience: the seconds that a call or the factory may take.
+        import_patience: those that the import may take, if they are more.
     """
 
-    def __init__(self, load: Load, patience: float = PATIENCE) -> None:
+    def __init__(
+        self, load: Load, patience: float = PATIENCE, import_patience: float = IMPORT_PATIENCE
+    ) -> None:
         self._load = load
         self._patience = patience
+        self._import_patience = max(patience, import_patience)
+        self._awaited: tuple[Call | str, float] | None = None
+        """What the process is at, and since when."""
         self._process: _Process | None = None
         self.about = About()
         """What the factory says of what it makes, once it is imported."""
@@ -138,7 +150,8 @@ class Isolated:
         process.send(msgspec.msgpack.encode(Job(config, tuple(calls))))
         self._unread = len(calls) + (config is not None)
         while self._unread:
-            message = self._receive(process, "factory" if self._unread > len(calls) else "call")
+            at_work = None if self._unread > len(calls) else calls[len(calls) - self._unread]
+            message = self._receive(process, "call" if at_work else "factory", at_work)
             if isinstance(message, _Error):
                 if message.start:
                     raise CannotStart(message.text)
@@ -165,6 +178,16 @@ class Isolated:
             raise CannotStart(ready.text + (": --patience gives it longer" if hung else ""))
         self.about = ready.about
 
+    @property
+    def hangs(self) -> str:
+        """What has been waited for, and for how long, if that is long enough to be told; else nothing."""
+        if self._awaited is None:
+            return ""
+        what, since = self._awaited
+        seconds = time.monotonic() - since
+        told = f"the {what}" if isinstance(what, str) else call_line(what)
+        return f"{told} (for {seconds:.0f} s)" if seconds >= HANGS else ""
+
     def close(self) -> None:
         """End the process."""
         if self._process is not None:
@@ -172,13 +195,18 @@ class Isolated:
             self._process = None
         self._unread = 0
 
-    def _receive(self, process: _Process, what: str) -> Reply | Fault | _Ready | _Error:
+    def _receive(
+        self, process: _Process, what: str, call: Call | None = None
+    ) -> Reply | Fault | _Ready | _Error:
         """The next message, and one less unread; a process that no longer can give one is ended."""
+        patience = self._import_patience if what == "import" else self._patience
+        self._awaited = (call or what, time.monotonic())
         try:
-            data = process.receive(self._patience)
+            data = process.receive(patience)
+            self._awaited = None
         except TimeoutError:
             self.close()
-            return Fault(Kind.HUNG, f"the {what} hung for {self._patience:g} s")
+            return Fault(Kind.HUNG, f"the {what} hung for {patience:g} s")
         except EOFError:
             self._process, self._unread = None, 0
             during = " during the import" if what == "import" else ""

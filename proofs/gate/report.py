@@ -44,7 +44,7 @@ def lines(
     who = f"{impl} ({', '.join(said)})" if report.asked.installed else impl
     yield from _agreement(report, who, done) if report.failure is None else _failure(report, who, done)
     if report.interrupted:
-        yield "  interrupted: this is what was known by then"
+        yield f"  {_interrupted(report)}"
     if report.failure is not None:
         yield f"  again: {commands.again}"
         yield f"  trace of {counted(len(report.failure.story), 'call')}: {commands.replay}"
@@ -97,6 +97,11 @@ def _verdict(report: Report) -> str:
     return f"{'disagrees' if report.failure else 'agrees'} with the model{ignored}"
 
 
+def _interrupted(report: Report) -> str:
+    at = f", while it waited for {report.hangs}" if report.hangs else ""
+    return f"interrupted{at}: this is what was known by then"
+
+
 def _known(report: Report) -> list[str]:
     """What was broken as KNOWN.md tells."""
     return [
@@ -123,6 +128,7 @@ def write_gate_json(path: Path, report: Report, impl: str, seed: int | None, tra
     value: dict[str, Any] = {
         "verdict": report.verdict.value,
         "partial": report.interrupted,
+        "hangs": report.hangs,
         "impl": impl,
         **_asked(report),
         "seed": seed,
@@ -161,7 +167,7 @@ def write_junit(path: Path, report: Report, impl: str) -> None:
         problems["agreement"] = _known(report) if report.verdict is Verdict.KNOWN else []
         problems["coverage"] = [f"never reached: {row}" for row in report.uncovered]
     if report.interrupted:
-        problems["complete"] = ["interrupted: this is what was known by then"]
+        problems["complete"] = [_interrupted(report)]
     found = [name for name, texts in problems.items() if texts]
     errors = found.count("complete")
     suite = ElementTree.Element("testsuite", name="slotproof gate", tests=str(len(problems)))

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias
 
 from slotproof.impl.protocol import Call, Config, Result, Snapshot
 from slotproof.model.language.behaviours import profile
-from slotproof.model.running import ContractError, Running
+from slotproof.model.running import ContractError, Running, Stuck
 from slotproof.proofs.campaign.calls import decode, model_config
 from slotproof.proofs.campaign.fit import fit_call
 from slotproof.proofs.gate.compare import (
@@ -191,7 +191,8 @@ def tell(config: Config, numbers: list[int], limit: int, asked: Asked) -> list[E
             break
         call = fit_call(decode(running, number), asked.lacks)
         if call is not None:
-            story.append(expect(running, call))
+            with suppress(Stuck):  # without a rule that a release lacks
+                story.append(expect(running, call))
     return story
 
 
@@ -227,10 +228,11 @@ def compare_story(
 
 
 def legal_story(config: Config, calls: list[Call]) -> list[Expectation]:
-    """The model's story of calls, those left out that the caller's contract forbids."""
+    """The model's story of calls, those left out that the caller's contract forbids, or half way through
+    which a model without some rule fails."""
     running = Running(**model_config(config))
     story = []
     for call in calls:
-        with suppress(ContractError):
+        with suppress(ContractError, Stuck):
             story.append(expect(running, call))
     return story

@@ -13,9 +13,10 @@ from dataclasses import asdict, dataclass, field, replace
 
 from slotproof.model.claims.statements import STATEMENTS
 from slotproof.model.language.rules import RULES, Rules
+from slotproof.proofs.campaign.find import find
 from slotproof.proofs.campaign.kinds import HYBRID, KINDS
 from slotproof.proofs.campaign.monitor import Violation
-from slotproof.proofs.campaign.stories import Story, find
+from slotproof.proofs.campaign.story import Story
 from slotproof.proofs.prove.kept import Kept, named, source
 from slotproof.proofs.prove.obligation import TRIES, Answer, Obligation, answer, contradictory
 from slotproof.proofs.prove.obligations.groups import Group, groups

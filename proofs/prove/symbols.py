@@ -116,6 +116,7 @@ class Symbols:
             max_model_len=z3.Int("max_model_len"),
             groups=groups,
             scheduler_block_size=groups.block_size(0) if groups.is_one else _scheduler_block_size,
+            hash_block_size=groups.block_size(0) if groups.is_one else z3.Int("hash_block_size"),
             enable_caching=z3.Bool("caching"),
             watermark_blocks=z3.Int("watermark"),
             max_in_flight_tokens=z3.Int("max_in_flight"),

@@ -6,8 +6,8 @@ from random import Random
 
 from slotproof.model.language.rules import Rules
 from slotproof.proofs.campaign.calls import NUMBER_BYTES, decode
+from slotproof.proofs.campaign.find import CALLS_A_RUN, tiny_configurations
 from slotproof.proofs.campaign.monitor import Monitor, Violation
-from slotproof.proofs.campaign.stories import CALLS_A_RUN, tiny_configurations
 
 WITNESS_CALLS = 1500
 

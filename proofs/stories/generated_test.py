@@ -37,7 +37,7 @@ from slotproof.model.language.state import UNKNOWN
 from slotproof.model.running import Running, Stuck
 from slotproof.model.scheduling.caller import waits
 from slotproof.proofs.campaign.calls import model_config
-from slotproof.proofs.campaign.stories import Story
+from slotproof.proofs.campaign.story import Story
 from slotproof.proofs.faults.catalogue import fault_of
 from slotproof.proofs.gate.compare import expected_snapshot
 from slotproof.proofs.gate.oracle import expect

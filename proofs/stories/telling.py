@@ -19,7 +19,7 @@ from slotproof.model.running import Running, Stuck
 from slotproof.model.system.allocate_slots import Answer
 from slotproof.proofs.campaign.calls import call_fields, call_name, model_config
 from slotproof.proofs.campaign.monitor import Violation
-from slotproof.proofs.campaign.stories import Story
+from slotproof.proofs.campaign.story import Story
 from slotproof.proofs.faults.catalogue import fault_of
 from slotproof.proofs.gate.compare import expected_result
 from slotproof.proofs.output.text import block_names, call_line, config_line, result_line

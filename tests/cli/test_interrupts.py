@@ -21,7 +21,7 @@ import z3
 
 from slotproof.impl.protocol import AddRequest, Allocate, Call, Config, Finish
 from slotproof.model.language.rules import Rules
-from slotproof.proofs.campaign.stories import Story
+from slotproof.proofs.campaign.story import Story
 from slotproof.proofs.cli import main as cli
 from slotproof.proofs.cli.commands import explore, prove
 from slotproof.proofs.explore import bounded

@@ -6,7 +6,8 @@ import pytest
 
 from slotproof.impl.protocol import AddRequest, Allocate, Complete, Config
 from slotproof.model.language.rules import Rules
-from slotproof.proofs.campaign.stories import Story, made_small, tell
+from slotproof.proofs.campaign.shrink import made_small
+from slotproof.proofs.campaign.story import Story, tell
 from slotproof.proofs.explore.bounded import CORE, LOADS, RARE, Bounds, breaks, search
 from slotproof.proofs.explore.explore import engines, explore_faults, explore_state
 from slotproof.proofs.explore.expression import parse

@@ -9,7 +9,7 @@ import pytest
 
 from slotproof.model.language.rules import Rules
 from slotproof.proofs.campaign.kinds import HYBRID
-from slotproof.proofs.campaign.stories import tell
+from slotproof.proofs.campaign.story import tell
 from slotproof.proofs.explore.bounded import CORE, LOADS, RARE, Bounds
 from slotproof.proofs.explore.explore import engines, explore_faults
 from slotproof.proofs.faults.catalogue import FAULTS, Fault

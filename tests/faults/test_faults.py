@@ -11,7 +11,7 @@ from rich.console import Console
 
 from slotproof.model.claims.statements import STATEMENTS
 from slotproof.model.language.rules import RULES, Rules
-from slotproof.proofs.campaign.stories import Story, tell
+from slotproof.proofs.campaign.story import Story, tell
 from slotproof.proofs.cli.commands.faults import show, show_all
 from slotproof.proofs.cli.main import slotproof
 from slotproof.proofs.faults import vllm_faults

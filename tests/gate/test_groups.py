@@ -15,8 +15,8 @@ from slotproof.impl.vllm.adapter import vllm_allocator
 from slotproof.impl.vllm.parts import hash_block_size
 from slotproof.model.running import Running
 from slotproof.proofs.campaign.calls import NUMBER_BYTES, call_fields, configurations, decode, model_config
+from slotproof.proofs.campaign.find import tiny_configurations
 from slotproof.proofs.campaign.kinds import HYBRID
-from slotproof.proofs.campaign.stories import tiny_configurations
 from slotproof.proofs.gate.compare import (
     KeyMatch,
     Strictness,

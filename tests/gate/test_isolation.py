@@ -16,6 +16,7 @@ import pytest
 from slotproof.impl.protocol import AddRequest, Call, Config, Result, Snapshot, TakeNewBlockIds
 from slotproof.proofs.gate.isolation import CannotStart, Fault, Isolated, Kind, Reply
 from slotproof.proofs.gate.model_allocator import ModelAllocator
+from slotproof.proofs.output.text import call_line
 
 CONFIG = Config(num_blocks=4, block_size=2, max_model_len=8)
 CALLS: list[Call] = [TakeNewBlockIds(), AddRequest(request=0, tokens=(1,)), TakeNewBlockIds()]
@@ -231,8 +232,31 @@ def test_a_snapshot_that_is_none() -> None:
     ],
 )
 def test_an_implementation_that_cannot_be_imported(load: Callable[[], Any], text: str) -> None:
-    with closing(Isolated(load, PATIENCE)) as isolated, pytest.raises(CannotStart, match=text):
+    with closing(Isolated(load, PATIENCE, PATIENCE)) as isolated, pytest.raises(CannotStart, match=text):
         isolated.start()
+
+
+def test_an_import_may_take_longer_than_a_call() -> None:
+    def load() -> Any:
+        time.sleep(0.5)
+        return ModelAllocator
+
+    with closing(Isolated(load, 0.1)) as isolated:
+        isolated.start()
+
+
+def test_what_hangs_is_named() -> None:
+    with (
+        closing(Isolated(lambda: allocator(hang), 60)) as isolated,
+        closing(isolated.run(CONFIG, CALLS)) as replies,
+    ):
+        next(replies)
+        assert isolated.hangs == ""
+        next(replies)
+        threading.Timer(1.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
+            next(replies)
+        assert isolated.hangs == f"{call_line(CALLS[1])} (for 1 s)"
 
 
 def test_a_method_that_is_called_release_is_no_release() -> None:

@@ -25,8 +25,8 @@ from slotproof.model.scheduling.decode_step import (
 )
 from slotproof.model.system.allocate_slots import Ask
 from slotproof.proofs.campaign.calls import NUMBER_BYTES, call_fields, decode, model_config
+from slotproof.proofs.campaign.find import tiny_configurations
 from slotproof.proofs.campaign.kinds import FULL
-from slotproof.proofs.campaign.stories import tiny_configurations
 from slotproof.proofs.prove import obligation
 from slotproof.proofs.prove.obligations import batch as batches
 

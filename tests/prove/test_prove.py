@@ -18,8 +18,9 @@ from slotproof.model.language import state
 from slotproof.model.language.rules import RULES, Rules
 from slotproof.model.scheduling.caller import ACTIONS
 from slotproof.model.system import pool
+from slotproof.proofs.campaign.find import find
 from slotproof.proofs.campaign.kinds import FULL, KINDS, SLIDING_WINDOW
-from slotproof.proofs.campaign.stories import find, tell
+from slotproof.proofs.campaign.story import tell
 from slotproof.proofs.prove import arithmetic
 from slotproof.proofs.prove import prover as prove
 from slotproof.proofs.prove.claims import of_state
@@ -199,5 +200,5 @@ def test_without_a_rule_a_statement_falls_by_a_story_that_needs_the_fault(rule: 
 
 
 def test_stories_are_the_same_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slotproof.proofs.campaign.stories.ENOUGH_CALLS", dict.fromkeys(KINDS, 500))
+    monkeypatch.setattr("slotproof.proofs.campaign.find.ENOUGH_CALLS", dict.fromkeys(KINDS, 500))
     assert find(Rules().without("new_from_front")) == find(Rules().without("new_from_front"))

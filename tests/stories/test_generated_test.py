@@ -28,7 +28,7 @@ from slotproof.impl.protocol import (
 )
 from slotproof.model.language.rules import Rules
 from slotproof.proofs.campaign.kinds import HYBRID
-from slotproof.proofs.campaign.stories import Story, tell
+from slotproof.proofs.campaign.story import Story, tell
 from slotproof.proofs.faults.catalogue import FAULTS, NAMED
 from slotproof.proofs.faults.vllm_faults import patched
 from slotproof.proofs.gate.implementations import loader

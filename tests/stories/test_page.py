@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from slotproof.model.language.rules import Rules
-from slotproof.proofs.campaign.stories import Story
+from slotproof.proofs.campaign.story import Story
 from slotproof.proofs.faults.catalogue import NAMED
 from slotproof.proofs.output.errors import UserError
 from slotproof.proofs.stories.page import page, write_page

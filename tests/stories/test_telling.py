@@ -13,7 +13,7 @@ from slotproof.model.running import ContractError, Running
 from slotproof.proofs.campaign.calls import call_fields, model_config
 from slotproof.proofs.campaign.kinds import HYBRID
 from slotproof.proofs.campaign.monitor import Violation
-from slotproof.proofs.campaign.stories import Story
+from slotproof.proofs.campaign.story import Story
 from slotproof.proofs.faults.catalogue import FAULTS, NAMED
 from slotproof.proofs.gate.compare import expected_snapshot
 from slotproof.proofs.output.text import call_line

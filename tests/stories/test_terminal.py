@@ -11,7 +11,7 @@ from rich.console import Console
 
 from slotproof.model.language.rules import Rules
 from slotproof.proofs.campaign.kinds import HYBRID
-from slotproof.proofs.campaign.stories import Story
+from slotproof.proofs.campaign.story import Story
 from slotproof.proofs.faults.catalogue import FAULTS, NAMED
 from slotproof.proofs.stories.telling import tell
 from slotproof.proofs.stories.terminal import print_story

@@ -51,7 +51,7 @@ def remove_skipped_blocks(s: State, row: Int, processed: Int) -> State:
     if engine.groups.kind(g) is FULL:
         return s
     high = minimum(skipped_blocks(engine, g, processed), s.length(row))
-    return s.read.when(high > s.first(row), lambda: free_blocks(release(s, row, high)), s)
+    return s.read.when(high > s.first(row), lambda: free_blocks(release(s, row, high), g), s)
 
 
 def cache_blocks(s: State, row: Int, num_tokens: Int) -> State:
@@ -77,6 +77,6 @@ def num_full_blocks(engine: Engine, g: Int, num_tokens: Int) -> Int:
 
 def free(s: State, row: Int) -> State:
     """All of the row's blocks go back to the pool, tail first, and it is emptied."""
-    high = s.length(row)
-    freed = s.read.when(high > s.first(row), lambda: free_blocks(release(s, row, high)), s)
+    g, high = s.engine.group(row), s.length(row)
+    freed = s.read.when(high > s.first(row), lambda: free_blocks(release(s, row, high), g), s)
     return clear_table(freed, row)

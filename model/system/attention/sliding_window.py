@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slotproof.model.language.algebra import Bool, Int, either, maximum, minimum
-from slotproof.model.language.behaviours import WINDOW_OF_ONE_CACHED
+from slotproof.model.language.behaviours import GROUPS_CACHE_ALL, WINDOW_OF_ONE_CACHED
 from slotproof.model.language.engine import Engine
 
 
@@ -27,6 +27,8 @@ def is_reachable(engine: Engine, g: Int, i: Int) -> Bool:
     """The blocks that span a window before a place at which a hit may end; with a window of one, none."""
     if engine.groups.is_one:
         return either(WINDOW_OF_ONE_CACHED in engine.behaviours, engine.groups.window(g) > 1)
+    if GROUPS_CACHE_ALL in engine.behaviours:
+        return True
     end = engine.tokens(i + 1, g)
     return engine.align_up(end) - end < engine.tokens(engine.blocks(engine.groups.window(g) - 1, g), g)
 

@@ -137,7 +137,7 @@ def gate(
         with (
             closing(Isolated(loader(impl, device), patience)) as implementation,
             _quiet_hypothesis(),
-            _progress(calls, seconds) as progress,
+            _progress(calls, seconds, f"gate: {impl} is imported") as progress,
         ):
             if exhaustive:
                 report = exhaust(
@@ -202,7 +202,7 @@ def _gate_scheduler(impl: str, steps: int, seed: int, device: str, known: bool) 
 
     if device == "cuda" and not torch.cuda.is_available():
         raise UserError("--device cuda: PyTorch finds no GPU here")
-    with _progress(None, None) as progress:
+    with _progress(None, None, "gate: it starts") as progress:
         if impl == "vllm-scheduler":
             return vllm_campaign(steps=steps, seed=seed, device=device, accept_known=known, progress=progress)
         return campaign(steps=steps, seed=seed, device=device, progress=progress)
@@ -217,11 +217,11 @@ def _quiet_hypothesis() -> Iterator[None]:
 
 
 @contextmanager
-def _progress(calls: int | None, seconds: float | None) -> Iterator[gates.Progress]:
-    """A bar on a terminal, lines elsewhere."""
+def _progress(calls: int | None, seconds: float | None, start: str) -> Iterator[gates.Progress]:
+    """A bar on a terminal, lines elsewhere, the first of them `start`."""
     console = Console(stderr=True)
     if not console.is_terminal:
-        done = "gate: it starts"
+        done = start
 
         def note(report: Report) -> None:
             nonlocal done
@@ -235,14 +235,14 @@ def _progress(calls: int | None, seconds: float | None) -> Iterator[gates.Progre
     with Progress(*columns, console=console, transient=True, auto_refresh=False) as bar:
         total = calls or (round(seconds) if seconds else None)
         task = bar.add_task("calls" if calls or not seconds else "seconds", total=total)
-        start = drawn = time.monotonic()
+        begin = drawn = time.monotonic()
 
         def draw(report: Report) -> None:
             nonlocal drawn
             now = time.monotonic()
             if now - drawn > 0.1:
                 drawn = now
-                bar.update(task, completed=report.calls if calls or not seconds else round(now - start))
+                bar.update(task, completed=report.calls if calls or not seconds else round(now - begin))
                 bar.refresh()
 
         yield draw

@@ -17,7 +17,7 @@ from slotproof.model.claims.wordings import ALLOWANCES
 from slotproof.model.language.rules import RULES, Rules
 from slotproof.proofs.campaign.kinds import KINDS
 from slotproof.proofs.campaign.monitor import INVARIANT
-from slotproof.proofs.campaign.stories import Story
+from slotproof.proofs.campaign.story import Story
 from slotproof.proofs.cli import options, second_opinions
 from slotproof.proofs.cli.outputs import Outputs
 from slotproof.proofs.cli.working import working

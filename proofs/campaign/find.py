@@ -1,23 +1,20 @@
-"""Stories: sequences of calls on which a statement falls, found by campaigns on the running reading."""
+"""Stories are looked for: campaigns on the running reading, on tiny engines, until statements fall."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from random import Random
-from typing import Any
 
-import msgspec
-
-from slotproof.impl.protocol import Call, Config, Group
-from slotproof.model.claims.check import Check
+from slotproof.impl.protocol import Config, Group
 from slotproof.model.claims.statements import STATEMENTS
 from slotproof.model.language.rules import Rules
 from slotproof.model.running import ContractError
 from slotproof.proofs.campaign.calls import NUMBER_BYTES, decode
 from slotproof.proofs.campaign.corpus import CORPUS
 from slotproof.proofs.campaign.kinds import FULL, HYBRID, SLIDING_WINDOW, kind_of
-from slotproof.proofs.campaign.monitor import Monitor, Violation
+from slotproof.proofs.campaign.monitor import Monitor
+from slotproof.proofs.campaign.shrink import made_small
+from slotproof.proofs.campaign.story import Story, tell
 
 CALLS_A_RUN = 30
 ENOUGH_CALLS = {FULL: 2_000, SLIDING_WINDOW: 2_000, HYBRID: 400}
@@ -26,15 +23,6 @@ MAX_CALLS = 60_000
 """Calls after which it ends without one."""
 TRIES = 3
 """How many of a statement's stories are made small, so that the shortest of these is told."""
-
-
-@dataclass(frozen=True)
-class Story:
-    """Calls from an idle pool, all within the contract, the last of which breaks the statement."""
-
-    config: Config
-    calls: tuple[Call, ...]
-    violation: Violation
 
 
 def tiny_configurations(random: Random, kind: str | None = None) -> Iterator[Config]:
@@ -115,78 +103,3 @@ def _shortest(stories: list[Story], rules: Rules) -> Story:
     """The shortest, of the few that are short already, once they are made small; the first of two alike."""
     few = sorted(stories, key=lambda story: len(story.calls))[:TRIES]
     return min((made_small(story, rules) for story in few), key=lambda story: len(story.calls))
-
-
-def made_small(story: Story, rules: Rules, more: tuple[Check, ...] = (), past_others: bool = False) -> Story:
-    """The story without calls that it does not need, and each call as simple as it can be. `more` and
-    `past_others` are as in `tell`."""
-
-    def confirmed(calls: tuple[Call, ...]) -> Story | None:
-        return tell(story.config, calls, rules, story.violation.statement, more, past_others)
-
-    def told(calls: tuple[Call, ...]) -> tuple[Call, ...] | None:
-        found = confirmed(calls)
-        return None if found is None else found.calls
-
-    return confirmed(simplified(story.calls, told)) or story
-
-
-def simplified(
-    calls: tuple[Call, ...], kept: Callable[[tuple[Call, ...]], tuple[Call, ...] | None]
-) -> tuple[Call, ...]:
-    """Fewer and simpler calls that still do it. `kept` answers the part of them that does, or None."""
-    index = 0
-    while index < len(calls):
-        shorter = kept(calls[:index] + calls[index + 1 :])
-        if shorter is None:
-            index += 1
-        else:
-            calls = shorter
-    for index, call in enumerate(calls):
-        for field in msgspec.structs.fields(call):
-            for value in _smaller_values(field.name, getattr(calls[index], field.name), field.default):
-                simple = msgspec.structs.replace(calls[index], **{field.name: value})
-                told = kept((*calls[:index], simple, *calls[index + 1 :]))
-                if told is not None and len(told) == len(calls):
-                    calls = told
-                    break
-    return calls
-
-
-def _smaller_values(name: str, value: Any, default: Any) -> list[Any]:
-    if name == "request" or value == default:
-        return []
-    values = [] if default is msgspec.NODEFAULT else [default]
-    if isinstance(value, tuple):
-        return [*values, *(value[:n] for n in range(1, len(value))), (1,) * len(value)]
-    return values if isinstance(value, bool) else [*values, *range(value)]
-
-
-def tell(
-    config: Config,
-    calls: tuple[Call, ...],
-    rules: Rules,
-    statement: str,
-    more: tuple[Check, ...] = (),
-    past_others: bool = False,
-) -> Story | None:
-    """The story of how these calls break a statement; None if they do not, or if one is outside the contract.
-
-    Args:
-        more: checks beside those of the statements.
-        past_others: other statements may fall in earlier calls, as long as each call is carried out;
-            without it, this one has to fall before any other.
-    """
-    monitor = Monitor(config, rules, more)
-    for index, call in enumerate(calls):
-        try:
-            violations = monitor.step(call)
-        except (ContractError, KeyError):  # KeyError: a call about a request that no longer arrives
-            return None
-        violation = next((v for v in violations if v.statement == statement), None)
-        if violation is not None:
-            return Story(config, calls[: index + 1], violation)
-        half_way = any(v.statement == "no-rollback" for v in violations)
-        if violations and (half_way or not past_others):
-            return None
-    return None
