@@ -76,9 +76,9 @@ class Situation:
         self._read = Following(case.kind, rules or Rules(), end_of_loop)
         self.engine = self._read.engine
         self.before: State = self._read.state()
-        self.request: Any = z3.Int("request")
-        found = any_ask(self.before, self.request)
-        num, at = z3.Int("hits"), z3.Function("hit", z3.IntSort(), z3.IntSort())
+        self.request: Any = self._read.names.integer("request")
+        found = any_ask(self._read, self.before, self.request)
+        num, at = self._read.names.integer("hits"), self._read.names.function("hit")
         # What the lookup's quantified facts say of the number: a hit leaves a token (`get_computed_blocks`).
         leaves_one = self.engine.tokens(num) < self.before.num_tokens(self.request)
         self._read.assume(num == found.hits.num(0), z3.Or(num == 0, leaves_one))
@@ -109,7 +109,7 @@ class Situation:
     def answer(self, path: Path) -> Answer:
         """What the model does, on this path."""
         read = self._read
-        assumed, fresh, counts = read.assumed, read._fresh, read._counts
+        assumed, fresh, counts = read.assumed, read.names.made, read._counts
         s, r, ask = self.before, self.request, self.ask
         read.path, read.assumed, read._counts = path, [], []
         try:
@@ -124,7 +124,7 @@ class Situation:
                 path.counts.append(self._counted(state))
             return replace(answer, granted=path.decide(answer.granted))
         finally:
-            read.path, read.assumed, read._counts, read._fresh = None, assumed, counts, fresh
+            read.path, read.assumed, read._counts, read.names.made = None, assumed, counts, fresh
 
     def _counted(self, state: State) -> tuple[Any, Any]:
         """The hits that are idle, and how the model counts them."""

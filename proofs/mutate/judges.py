@@ -12,6 +12,7 @@ from slotproof.model.language.rules import Rules
 from slotproof.proofs.campaign.kinds import KINDS
 from slotproof.proofs.cli.main import run
 from slotproof.proofs.prove import kept
+from slotproof.proofs.prove.cores import core
 from slotproof.proofs.prove.obligation import answer
 from slotproof.proofs.prove.obligations.groups import groups
 from slotproof.proofs.prove.smt_lib import Digests
@@ -42,7 +43,7 @@ def proof() -> str:
             problem = digests.of(o)
             if problem in earlier.problems:
                 continue
-            found = answer(o)
+            found = answer(o, core=core(o, digests))
             if not found.unsat:
                 return f"{o.name} ({o.kind})"
             earlier.problems[problem] = found.resources

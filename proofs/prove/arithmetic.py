@@ -113,15 +113,15 @@ def blocks_before(n: Any, a: Any, size: Any) -> Claim:
     return _property("blocks-before", 0, left)
 
 
-def pigeons(where: str) -> tuple[z3.ArithRef, z3.ArithRef]:
-    """The two that share a hole, by the name of the argument they are used in."""
-    return z3.Int(f"{where}!a"), z3.Int(f"{where}!b")
+Pigeons = tuple[z3.ArithRef, z3.ArithRef]
+PIGEONS: Pigeons = (z3.Int("one_pigeon"), z3.Int("other_pigeon"))
+"""Those of the proof by induction."""
 
 
-def pigeonhole(where: str, n: Any, m: Any, f: Any) -> Claim:
-    """Of more than m numbers f(0) .. f(n - 1), one is not below m or two are alike: `pigeons(where)`. One
-    argument uses a name once: other numbers have other pigeons."""
-    a, b = pigeons(where)
+def pigeonhole(pigeons: Pigeons, n: Any, m: Any, f: Any) -> Claim:
+    """Of more than m numbers f(0) .. f(n - 1), one is not below m or two are alike: the pigeons, of which
+    nothing else may be known. So each argument makes fresh ones."""
+    a, b = pigeons
 
     def crowded() -> Any:
         clash = either(negate(within(0, f(a), m)), both(a != b, f(a) == f(b)))
@@ -134,14 +134,14 @@ def pigeonhole_by_induction() -> tuple[Claim, Claim]:
     """Why: with m = 0 there is no room; and what breaks the rule for g below breaks it for f, where g has one
     number less to take, and puts the last of f where m was taken."""
     f, n, m = z3.Function("f", z3.IntSort(), z3.IntSort()), z3.Int("n"), z3.Int("m")
-    a, b = pigeons("pigeon")
+    a, b = PIGEONS
     last = n - 1
 
     def start() -> Any:
         return implies(n > 0, negate(within(0, f(0), 0)))
 
     def step() -> Any:
-        fewer = pigeonhole("pigeon", n - 1, m, lambda j: ite(f(j) == m, f(last), f(j))).body()
+        fewer = pigeonhole(PIGEONS, n - 1, m, lambda j: ite(f(j) == m, f(last), f(j))).body()
         places = ((x, y) for x in (a, b, last) for y in (a, b, last))
         outside = (both(within(0, x, n), negate(within(0, f(x), m + 1))) for x in (a, b, last))
         alike = (both(within(0, x, n), within(0, y, n), x != y, f(x) == f(y)) for x, y in places)

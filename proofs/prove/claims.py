@@ -11,6 +11,7 @@ import z3
 
 from slotproof.model.claims.invariants import Invariant
 from slotproof.model.language.state import State
+from slotproof.proofs.prove.names import bound, claimed
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Claim:
         """
         if self.arity == 0:
             return as_term(self.body())
-        values = [z3.Int(f"{self.name}!{n}") for n in range(self.arity)]
+        values = [bound(self.name, n) for n in range(self.arity)]
         body = as_term(self.body(*values))
         patterns = []
         for trigger in self.triggers:
@@ -47,7 +48,7 @@ class Claim:
 
     def values(self) -> list[z3.ArithRef]:
         """The values that `goal` is about."""
-        return [z3.Int(f"{self.name}?{n}") for n in range(self.arity)]
+        return [claimed(self.name, n) for n in range(self.arity)]
 
 
 def _is_pattern(term: z3.ExprRef) -> bool:

@@ -1,4 +1,7 @@
-"""A second solver's opinion: every problem again, in SMT-LIB, to cvc5."""
+"""A second solver's opinion: every problem again, in SMT-LIB, to cvc5.
+
+As with Z3, what an earlier proof leaned on (`cores.py`) is put to it first, and all else if that does not do.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,12 @@ import time
 from dataclasses import dataclass
 
 from slotproof.model.language.rules import Rules
+from slotproof.proofs.prove.cores import core
 from slotproof.proofs.prove.obligations.groups import Group
-from slotproof.proofs.prove.smt_lib import text
+from slotproof.proofs.prove.smt_lib import Digests, text
 
 CVC5 = "cvc5"
+PROVED = "unsat"
 SOLVERS = (CVC5,)
 MILLISECONDS = 60_000
 """The longest that one answer may take."""
@@ -27,7 +32,7 @@ class Opinion:
     @property
     def agrees(self) -> bool:
         """It says that the obligation is proved."""
-        return self.answer == "unsat"
+        return self.answer == PROVED
 
 
 @dataclass(frozen=True)
@@ -42,10 +47,12 @@ class CrossCheck:
         return f"{self.group.name} ({self.group.kind}) by {CVC5}"
 
     def __call__(self) -> list[Opinion]:
-        opinions = []
+        opinions, digests = [], Digests()
         for o in self.group.build(self.rules):
-            start = time.perf_counter()
-            answer = ask(text(o))
+            start, first = time.perf_counter(), core(o, digests)
+            answer = ask(text(o, first)) if first is not None else ""
+            if answer != PROVED:
+                answer = ask(text(o))
             opinions.append(Opinion(o.kind, o.name, answer, time.perf_counter() - start))
         return opinions
 

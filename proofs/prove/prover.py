@@ -17,6 +17,7 @@ from slotproof.proofs.campaign.find import find
 from slotproof.proofs.campaign.kinds import HYBRID, KINDS
 from slotproof.proofs.campaign.monitor import Violation
 from slotproof.proofs.campaign.story import Story
+from slotproof.proofs.prove.cores import core
 from slotproof.proofs.prove.kept import Kept, named, source
 from slotproof.proofs.prove.obligation import TRIES, Answer, Obligation, answer, contradictory
 from slotproof.proofs.prove.obligations.groups import Group, groups
@@ -80,6 +81,8 @@ class Report:
     """Statements that a campaign under the very rules that are proved saw broken: the readings disagree."""
     interrupted: bool = False
     """It was stopped: no statement is proved, for any group that is left may concern it."""
+    open: int = 0
+    """Groups of obligations that were left when it was stopped."""
 
     def of_statement(self, statement: str) -> str:
         """A statement's verdict."""
@@ -122,6 +125,7 @@ def prove(
             proved += [replace(Proved(**p), kept=True, seconds=0.0) for p in of_group]
         else:
             tasks.append(_GroupTask(group, rules, wanted, *earlier))
+    open_groups = sum(isinstance(task, _GroupTask) for task in tasks)
     try:
         for done, (task, found) in enumerate(run(tasks) if tasks else (), 1):
             progress(task.label, done, len(tasks))
@@ -142,8 +146,9 @@ def prove(
             elif isinstance(task, _StoryTask) and found is not None:
                 fallen = {s: story for s, story in found.items() if not wanted or s in wanted}
                 report.stories = _shortest(report.stories, fallen)
+            open_groups -= isinstance(task, _GroupTask)
     except KeyboardInterrupt:
-        report.interrupted = True
+        report.interrupted, report.open = True, open_groups
     proved.sort(key=lambda p: (KINDS.index(p.kind), p.name))
     for p in proved:
         # A campaign that saw a statement broken has stopped there: what it did not reach means nothing.
@@ -220,7 +225,7 @@ class _GroupTask:
         for o in obligations:
             start, problem = time.perf_counter(), digests.of(o)
             known = self.known.get(problem)
-            found = answer(o, self.tries) if known is None else Answer(True, known)
+            found = answer(o, self.tries, core(o, digests)) if known is None else Answer(True, known)
             seconds = time.perf_counter() - start
             about = (
                 o.name,

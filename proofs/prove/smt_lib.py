@@ -16,10 +16,10 @@ from z3 import z3core
 from slotproof.proofs.prove.obligation import Obligation, problem
 
 
-def text(obligation: Obligation) -> str:
-    """The problem in SMT-LIB 2. A solver has to answer `unsat`."""
+def text(obligation: Obligation, core: list[z3.BoolRef] | None = None) -> str:
+    """The problem in SMT-LIB 2, or that part of it. A solver has to answer `unsat`."""
     solver = z3.SimpleSolver()
-    solver.add(*problem(obligation))
+    solver.add(*(problem(obligation) if core is None else core))
     title = f"; {obligation.kind}, {obligation.name}: proved if this is unsat"
     return f"{title}\n(set-logic ALL)\n{solver.sexpr()}(check-sat)\n"
 
@@ -38,11 +38,19 @@ class Digests:
 
     def of(self, obligation: Obligation) -> str:
         """The digest of a problem, in hexadecimal."""
-        facts, whole = problem(obligation), hashlib.sha256()
-        self._kept.append(facts)  # as long as its term is there, an id is its own
-        for fact in facts:
-            whole.update(self._term(fact.as_ast()))
+        whole = hashlib.sha256()
+        for fact in self._facts(obligation):
+            whole.update(fact)
         return whole.hexdigest()
+
+    def of_facts(self, obligation: Obligation) -> list[str]:
+        """The digests of what a problem is made of."""
+        return [fact.hex() for fact in self._facts(obligation)]
+
+    def _facts(self, obligation: Obligation) -> list[bytes]:
+        facts = problem(obligation)
+        self._kept.append(facts)  # as long as its term is there, an id is its own
+        return [self._term(fact.as_ast()) for fact in facts]
 
     def _term(self, term: Any) -> bytes:
         context, number = self._context, z3core.Z3_get_ast_id(self._context, term)
@@ -63,9 +71,7 @@ class Digests:
         else:
             quantifier = z3.QuantifierRef(term)
             patterns = [quantifier.pattern(n).children() for n in range(quantifier.num_patterns())]
-            bound = [
-                f"{quantifier.var_name(n)} {quantifier.var_sort(n)}" for n in range(quantifier.num_vars())
-            ]
+            bound = [str(quantifier.var_sort(n)) for n in range(quantifier.num_vars())]
             head = (quantifier.is_forall(), quantifier.qid(), bound, [len(pattern) for pattern in patterns])
             here = hashlib.sha256(repr(head).encode())
             parts = [t.as_ast() for t in (quantifier.body(), *chain.from_iterable(patterns))]

@@ -27,6 +27,7 @@ from slotproof.model.language.state import FIELDS, FUNCTIONS, NO_HASH, NULL_BLOC
 from slotproof.proofs.campaign.kinds import HYBRID, SLIDING_WINDOW
 from slotproof.proofs.prove import arithmetic
 from slotproof.proofs.prove.claims import Claim, as_term, same_terms
+from slotproof.proofs.prove.names import Names
 
 _key = z3.Function("key", *[z3.IntSort()] * 5)
 _key_part = tuple(z3.Function(f"key_part{n}", z3.IntSort(), z3.IntSort()) for n in range(4))
@@ -34,6 +35,7 @@ _span = z3.Function("span", *[z3.IntSort()] * 4)
 _span_length = z3.Function("span_length", z3.IntSort(), z3.IntSort())
 _salt = z3.Function("salt", z3.IntSort(), z3.IntSort())
 _lora = z3.Function("lora", z3.IntSort(), z3.IntSort())
+_SCHEDULER_BLOCK_SIZE = z3.Int("scheduler_block_size")
 
 KEYS = (
     Claim(
@@ -106,20 +108,20 @@ class Symbols:
         """Nobody else holds a block of the request at hand: what a release gives back is then exact."""
         self._loops = loops
         self._path: list[z3.BoolRef] = []
-        self._fresh = 0
+        self.names = Names()
         self._sums: list[tuple[z3.ArithRef, z3.FuncDeclRef]] = []
         self._counts: list[tuple[z3.BoolRef, z3.FuncDeclRef]] = []
         self._earliest: dict[int, tuple[State, z3.FuncDeclRef]] = {}
-        groups, facts = _groups(kind)
+        groups, facts = _groups(kind, self.names)
         self.engine = Engine(
-            num_blocks=z3.Int("num_blocks"),
-            max_model_len=z3.Int("max_model_len"),
+            num_blocks=self.names.integer("num_blocks"),
+            max_model_len=self.names.integer("max_model_len"),
             groups=groups,
-            scheduler_block_size=groups.block_size(0) if groups.is_one else _scheduler_block_size,
-            hash_block_size=groups.block_size(0) if groups.is_one else z3.Int("hash_block_size"),
-            enable_caching=z3.Bool("caching"),
-            watermark_blocks=z3.Int("watermark"),
-            max_in_flight_tokens=z3.Int("max_in_flight"),
+            scheduler_block_size=groups.block_size(0) if groups.is_one else _SCHEDULER_BLOCK_SIZE,
+            hash_block_size=groups.block_size(0) if groups.is_one else self.names.integer("hash_block_size"),
+            enable_caching=self.names.truth("caching"),
+            watermark_blocks=self.names.integer("watermark"),
+            max_in_flight_tokens=self.names.integer("max_in_flight"),
             rules=rules,
             read=self,
         )
@@ -152,13 +154,11 @@ class Symbols:
 
     def integer(self, name: str) -> z3.ArithRef:
         """An unknown integer."""
-        self._fresh += 1
-        return z3.Int(f"{name}!{self._fresh}")
+        return z3.Int(self.names.fresh(name))
 
     def unknown(self, field: str) -> Function | Int:
         """An unknown value of a state field."""
-        self._fresh += 1
-        name = f"{field}!{self._fresh}"
+        name = self.names.fresh(field)
         if field not in FUNCTIONS:
             return z3.Int(name)
         result = z3.BoolSort() if field == "evicted_idle" else z3.IntSort()
@@ -205,8 +205,7 @@ class Symbols:
         shape = as_term(predicate(*unknown, z3.Int("counted!i")))
         count = next((count for known, count in self._counts if known.eq(shape)), None)
         if count is None:
-            self._fresh += 1
-            count = z3.Function(f"count!{self._fresh}", *[z3.IntSort()] * (len(of) + 2))
+            count = z3.Function(self.names.fresh("count"), *[z3.IntSort()] * (len(of) + 2))
             self._counts.append((shape, count))
         return partial(count, *of)
 
@@ -222,8 +221,7 @@ class Symbols:
         for known, total in self._sums:
             if known.eq(shape):
                 return total
-        self._fresh += 1
-        total = z3.Function(f"sum!{self._fresh}", z3.IntSort(), z3.IntSort())
+        total = z3.Function(self.names.fresh("sum"), z3.IntSort(), z3.IntSort())
         self._sums.append((shape, total))
         self.assumed.append(total(0) == 0)
         return total
@@ -253,8 +251,7 @@ class Symbols:
     def earliest(self, state: State, key: Int) -> Int:
         _, block = self._earliest.get(id(state), (state, None))
         if block is None:
-            self._fresh += 1
-            block = z3.Function(f"earliest!{self._fresh}", z3.IntSort(), z3.IntSort())
+            block = z3.Function(self.names.fresh("earliest"), z3.IntSort(), z3.IntSort())
             self._earliest[id(state)] = (state, block)  # the state is kept, so that its id stays its own
             found = block
 
@@ -293,31 +290,28 @@ def as_term_int(value: Any) -> z3.ArithRef:
     return z3.IntVal(value) if isinstance(value, int) else value
 
 
-def _groups(kind: str) -> tuple[Groups, list[Claim]]:
+def _groups(kind: str, names: Names) -> tuple[Groups, list[Claim]]:
     """The groups of an engine of a kind, and what is known of them."""
     if kind != HYBRID:
-        size, window = z3.Int("block_size"), z3.Int("window") if kind == SLIDING_WINDOW else None
+        size = names.integer("block_size")
+        window = names.integer("window") if kind == SLIDING_WINDOW else None
         sizes = size >= 1 if window is None else both(size >= 1, window >= 1)
         return one_group(size, window), [_fact("sizes", lambda: sizes), arithmetic.at_zero(size)]
-    return _any_groups()
+    return _any_groups(names)
 
 
 def _fact(name: str, body: Callable[..., Any], *triggers: Callable[..., Any]) -> Claim:
     return Claim(name, "groups", body.__code__.co_argcount, body, triggers)
 
 
-_scheduler_block_size = z3.Int("scheduler_block_size")
-
-
-def _any_groups() -> tuple[Groups, list[Claim]]:
+def _any_groups(names: Names) -> tuple[Groups, list[Claim]]:
     """Any number of groups, each of any kind. Rows are pairs of a request and a group; nothing more is known
     of their numbers."""
-    num, unit = z3.Int("num_groups"), _scheduler_block_size
+    num, unit = names.integer("num_groups"), _SCHEDULER_BLOCK_SIZE
     kind, size, window, owner, of_row = (
-        z3.Function(name, z3.IntSort(), z3.IntSort())
-        for name in ("kind", "block_size", "window", "owner", "group")
+        names.function(name) for name in ("kind", "block_size", "window", "owner", "group")
     )
-    row = z3.Function("row", *[z3.IntSort()] * 3)
+    row = names.function("row", 2)
 
     def is_group(g: Int) -> Bool:
         return within(0, g, num)

@@ -6,6 +6,7 @@ After a change that is meant to add or drop some, `python tests/prove/test_oblig
 from __future__ import annotations
 
 import multiprocessing
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -29,7 +30,8 @@ from slotproof.model.system import allocate_slots as slots
 from slotproof.model.system import pool
 from slotproof.model.system.allocate_slots import Ask, allocate_slots
 from slotproof.proofs.campaign.kinds import FULL, SLIDING_WINDOW
-from slotproof.proofs.prove import arithmetic, prover
+from slotproof.proofs.prove import prover
+from slotproof.proofs.prove.names import Names, bound, claimed
 from slotproof.proofs.prove.obligation import Obligation, contradictory, is_proved
 from slotproof.proofs.prove.obligations import batch as batches
 from slotproof.proofs.prove.obligations import calls
@@ -112,8 +114,22 @@ def test_what_a_step_is_proved_for_it_requires(step: Callable[[State], State]) -
         step(Running(num_blocks=3, block_size=1, max_model_len=3).state)
 
 
-def test_two_arguments_by_holes_have_pigeons_of_their_own() -> None:
-    assert not {str(p) for p in arithmetic.pigeons("a")} & {str(p) for p in arithmetic.pigeons("b")}
+def test_two_unknowns_have_two_names() -> None:
+    names = Names()
+    names.integer("n")
+    for taken in (names.integer, names.truth, names.function):
+        with pytest.raises(ValueError, match="n: there is an unknown of that name"):
+            taken("n")
+    for name in ("n!1", claimed("n", 0).decl().name(), bound("n", 0).decl().name()):
+        with pytest.raises(ValueError, match="marks"):
+            names.integer(name)
+    assert len({names.fresh("n"), names.fresh("n"), *map(str, (claimed("n", 1), bound("n", 1)))}) == 4
+
+
+def test_obligations_take_their_unknowns_from_one_place() -> None:
+    """None is made by hand, with a name that another might have."""
+    for path in Path(batches.__file__).parent.rglob("*.py"):
+        assert not re.findall(r"z3\.(?:Ints?|Bools?|Function)\(", path.read_text()), path.name
 
 
 def stricter_row(s: State, batch: Batch, j: Any) -> Any:

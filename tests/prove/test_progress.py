@@ -77,6 +77,6 @@ def test_pigeons_may_have_a_hole_each() -> None:
     one = Obligation("pigeons", "arithmetic", FULL, "arithmetic", "", (), start.goal())
     assert is_proved(one)
     assert is_proved(replace(one, goal=step.goal()))
-    a, b = arithmetic.pigeons("pigeon")
+    a, b = arithmetic.PIGEONS
     as_many = implies(n > 0, z3.Or(a != b, f(a) < 0, f(a) >= n))
     assert not is_proved(replace(one, goal=as_term(as_many)))

@@ -185,7 +185,7 @@ def _show(console: Console, report: Report, without: tuple[str, ...], seconds: f
     leaned_on = [f for f in report.obligations if f.statement not in (*names, *lemmas)]
     if leaned_on:
         proved = sum(f.verdict == PROVED for f in leaned_on)
-        verdict = PROVED if proved == len(leaned_on) else UNKNOWN
+        verdict = PROVED if proved == len(leaned_on) and not report.interrupted else UNKNOWN
         spent = share * sum(f.seconds for f in leaned_on)
         colour = COLOURS.get(verdict, "yellow")
         table.add_row("what they lean on", f"[{colour}]{verdict}[/]", str(len(leaned_on)), f"{spent:.2f}")
@@ -208,6 +208,9 @@ def _show(console: Console, report: Report, without: tuple[str, ...], seconds: f
     off = f" without {', '.join(without)}" if without else ""
     proved = sum(f.verdict == PROVED for f in report.obligations)
     total = f"{proved} of {counted(len(report.obligations), 'obligation')} proved{off}"
+    if report.interrupted:
+        left = counted(report.open, "group")
+        total = f"interrupted with {counted(proved, 'obligation')} proved{off} and {left} of them left"
     kept = sum(f.kept for f in report.obligations)
     if kept:
         total += f", {kept} of them kept from an earlier run"

@@ -39,9 +39,9 @@ ROW = ("status", "computed", "num_tokens", "length", "num_cached")
 def batch(kind: str, rules: Rules) -> Iterator[Obligation]:
     """No rows change nothing; one row more is one call more, which is granted."""
     read = Symbols(kind, rules, end_of_loop, arithmetic.LEAN)
-    s, k = read.state(), z3.Int("k")
+    s, k = read.state(), read.names.integer("k")
     names = ("request_of", "row_of", "taker")
-    rows = Batch(z3.Int("rows"), *(z3.Function(name, z3.IntSort(), z3.IntSort()) for name in names))
+    rows = Batch(read.names.integer("rows"), *map(read.names.function, names))
     r = rows.request(k)
     read.assume(within(0, k, rows.n), *_invariants(s))
     for claim in (*_rows(s, rows, k), *_counting(read, s, rows)):

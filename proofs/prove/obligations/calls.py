@@ -29,6 +29,7 @@ from slotproof.model.system.prefix_cache import Hits, get_computed_blocks, hits_
 from slotproof.proofs.campaign.kinds import FULL
 from slotproof.proofs.prove import arithmetic
 from slotproof.proofs.prove.claims import Claim, as_term, of_state, same_terms
+from slotproof.proofs.prove.names import claimed
 from slotproof.proofs.prove.obligation import Obligation, mentions
 from slotproof.proofs.prove.obligations import sums
 from slotproof.proofs.prove.obligations.group_loops.ends import end_of_loop
@@ -76,17 +77,17 @@ def _make(name: str, kind: str, rules: Rules, undisturbed: bool = False, careful
     """The call, from any state that satisfies every invariant, within its contract; `careful`: with care,
     and from a state that came about with care."""
     read, s = _state(kind, rules, OF_REFERENCES, arithmetic.LEAN) if careful else _state(kind, rules)
-    r, ask = z3.Int("request"), None
+    r, ask, names = read.names.integer("request"), None, read.names
     arguments: dict[str, Any] = {"request": r}
     if name in ("add_request", "cache_blocks"):
-        arguments["num_tokens"] = z3.Int("num_tokens")
+        arguments["num_tokens"] = names.integer("num_tokens")
     elif name == "complete":
-        arguments |= {count: z3.Int(count) for count in ("processed", "rejected", "sampled")}
+        arguments |= {count: names.integer(count) for count in ("processed", "rejected", "sampled")}
     elif name == "allocate":
-        ask = any_ask(s, r)
+        ask = any_ask(read, s, r)
         arguments["ask"] = ask
     elif name == "evict_blocks":
-        arguments = {"named": z3.Function("named", z3.IntSort(), z3.BoolSort())}
+        arguments = {"named": names.function("named", result=z3.BoolSort())}
     elif name in ("execute", "reset_prefix_cache", "take_new_block_ids"):
         arguments = {}
     if undisturbed and kind != FULL:
@@ -98,19 +99,20 @@ def _make(name: str, kind: str, rules: Rules, undisturbed: bool = False, careful
     return Made(read, s, r, ask, ACTIONS[name].apply(s, **arguments))
 
 
-def any_ask(s: State, r: Any) -> Ask:
+def any_ask(read: Symbols, s: State, r: Any) -> Ask:
     """Any question about a request, with the hits that a lookup finds."""
-    new, lookahead, external, reserved = z3.Ints("new lookahead external reserved")
+    names = read.names
+    new, lookahead, external, reserved = names.integers("new lookahead external reserved")
     return Ask(
         new=new,
-        hits=hits_for(s, r, z3.Bool("skip_cache")),
+        hits=hits_for(s, r, names.truth("skip_cache")),
         lookahead=lookahead,
         external=external,
-        delay_cache=z3.Bool("delay_cache"),
-        must_fit=z3.Bool("must_fit"),
+        delay_cache=names.truth("delay_cache"),
+        must_fit=names.truth("must_fit"),
         reserved=reserved,
-        has_scheduled=z3.Bool("has_scheduled"),
-        skip_zeroing=z3.Bool("skip_zeroing"),
+        has_scheduled=names.truth("has_scheduled"),
+        skip_zeroing=names.truth("skip_zeroing"),
     )
 
 
@@ -194,7 +196,7 @@ def _of_each_group(
     compared: sums.Comparison,
     known: tuple[z3.BoolRef, ...],
 ) -> Obligation:
-    start, goal = len(read.assumed), compared.of_each(z3.Int("group?"))
+    start, goal = len(read.assumed), compared.of_each(claimed("group", 0))
     defined = read.assumed[start:]
     return Obligation(name, statement, kind, stage, witness, (*known, *defined, *mentions(goal)), goal)
 
@@ -332,11 +334,10 @@ def _checked(
 
 
 def _values(check: Check, groups: Groups) -> list[Any]:
-    names = (f"{variable}?{n}" for n, variable in enumerate(check.variables))
     one = groups.is_one
     return [
-        0 if variable == "group" and one else z3.Int(name)
-        for name, variable in zip(names, check.variables, strict=True)
+        0 if variable == "group" and one else claimed(variable, n)
+        for n, variable in enumerate(check.variables)
     ]
 
 
@@ -406,8 +407,9 @@ def _instances(check: Check, made: Made, values: list[z3.ArithRef]) -> Iterator[
     if check.name == LONE_REQUEST:
         # Each held block is at a place of its own in the request's table: there are no more than places.
         first = s.first(r)
+        pigeons = made.read.integer("pigeon"), made.read.integer("pigeon")
         yield arithmetic.pigeonhole(
-            check.name, s.num_held, s.length(r) - first, lambda j: s.writer_index(s.held(j)) - first
+            pigeons, s.num_held, s.length(r) - first, lambda j: s.writer_index(s.held(j)) - first
         ).body()
     if check.name == "dropped-blocks-stay-unwritten" and not s.engine.groups.is_one:
         group, index = values
@@ -433,7 +435,7 @@ def state_checks(kind: str, rules: Rules) -> Iterator[Obligation]:
 def lookup(kind: str, rules: Rules) -> Iterator[Obligation]:
     """What a lookup finds for a request that waits."""
     read, s = _state(kind, rules)
-    r = z3.Int("request")
+    r = read.names.integer("request")
     read.assume(both(r >= 0, waits(s, r), s.computed(r) == 0))
     hits = get_computed_blocks(s, r)
     read.assume(*_window_lemmas(s.engine, r, hits))

@@ -65,8 +65,8 @@ def _obligation(
 
 def _preempting_the_last(kind: str, rules: Rules) -> Iterator[Obligation]:
     read = Symbols(kind, rules, end_of_loop)
-    s, first, n = read.state(), z3.Int("first"), z3.Int("n")
-    place, at = (z3.Function(name, z3.IntSort(), z3.IntSort()) for name in ("place", "at_place"))
+    s, first, n = read.state(), *read.names.integers("first n")
+    place, at = (read.names.function(name) for name in ("place", "at_place"))
     victim = at(n - 1)
     read.assume(_line(s, first, n, place, at).assumed())
     read.assume(both(first >= 0, victim != first, victim >= 0, s.status(victim) == RUNNING))
@@ -78,7 +78,7 @@ def _preempting_the_last(kind: str, rules: Rules) -> Iterator[Obligation]:
 
 def _nobody_left(kind: str, rules: Rules) -> Iterator[Obligation]:
     read = Symbols(kind, rules)
-    s, first = read.state(), z3.Int("first")
+    s, first = read.state(), read.names.integer("first")
     read.assume(*_assumed(s), first >= 0, _line(s, first, 0, lambda q: q, lambda p: p).assumed())
     claim = Claim(
         "first-holds-alone", "progress", 1, lambda b: implies(s.is_block(b), nobody_else_holds(s, first, b))
@@ -90,7 +90,7 @@ def _nobody_left(kind: str, rules: Rules) -> Iterator[Obligation]:
 
 def _quiet_pool(kind: str, rules: Rules) -> Iterator[Obligation]:
     read = Symbols(kind, rules)
-    then, now, first = read.state(), read.state(), z3.Int("first")
+    then, now, first = read.state(), read.state(), read.names.integer("first")
     start, taken = then.length(first), now.length(first) - then.length(first)
     read.assume(*_assumed(then), *_assumed(now), first >= 0, taken >= 0)
 
@@ -108,8 +108,8 @@ def _quiet_pool(kind: str, rules: Rules) -> Iterator[Obligation]:
 
     read.assume_claim(Claim("others-only-wait", "progress", 2, stays, (now.table,)))
     claim = Claim("no-fewer-are-free", "progress", 0, lambda: now.num_free >= then.num_free - taken)
-    crowded = arithmetic.pigeonhole(claim.name, now.num_held, then.num_held + taken, counted).body()
-    pigeons = arithmetic.pigeons(claim.name)
+    pigeons = read.integer("pigeon"), read.integer("pigeon")
+    crowded = arithmetic.pigeonhole(pigeons, now.num_held, then.num_held + taken, counted).body()
     sight = (fact for x in pigeons for fact in _holder_in_sight(now, now.held(x), 0))
     reserve = "check load-leaves-the-reserve"
     yield _obligation(claim, kind, reserve, read.assumed, as_term(crowded), *sight)

@@ -26,6 +26,7 @@ from slotproof.model.system.pool import (
 from slotproof.model.system.prefix_cache import Hits
 from slotproof.proofs.prove import arithmetic
 from slotproof.proofs.prove.claims import Claim, of_state
+from slotproof.proofs.prove.names import Names
 from slotproof.proofs.prove.obligation import Obligation, mentions
 from slotproof.proofs.prove.obligations.loops import LOOPS, Loop
 from slotproof.proofs.prove.symbols import Symbols
@@ -33,27 +34,24 @@ from slotproof.proofs.prove.symbols import Symbols
 Step = Callable[[Symbols, State], State]
 
 
-REQUEST = z3.Int("request")
-
-
 def _take(read: Symbols, s: State) -> State:
-    return take(s, REQUEST, z3.Int("n"))
+    return take(s, *read.names.integers("request n"))
 
 
 def _pad(read: Symbols, s: State) -> State:
-    return pad(s, REQUEST, z3.Int("n"))
+    return pad(s, *read.names.integers("request n"))
 
 
 def _release(read: Symbols, s: State) -> State:
-    return release(s, REQUEST, z3.Int("high"))
+    return release(s, *read.names.integers("request high"))
 
 
 def _clear_table(read: Symbols, s: State) -> State:
-    return clear_table(s, z3.Int("row"))
+    return clear_table(s, read.names.integer("row"))
 
 
 def _evict(read: Symbols, s: State) -> State:
-    return evict_blocks(s, z3.Function("named", z3.IntSort(), z3.BoolSort()))
+    return evict_blocks(s, read.names.function("named", result=z3.BoolSort()))
 
 
 def _reset(read: Symbols, s: State) -> State:
@@ -61,19 +59,19 @@ def _reset(read: Symbols, s: State) -> State:
 
 
 def _record(read: Symbols, s: State) -> State:
-    return record_for_zeroing(s, REQUEST, z3.Int("low"), z3.Int("high"))
+    return record_for_zeroing(s, *read.names.integers("request low high"))
 
 
 def _add_request(read: Symbols, s: State) -> State:
-    n = z3.Int("num_tokens")
-    read.assume(*add_request_contract(s, REQUEST, n).values())
-    return add_request(s, REQUEST, n).state
+    request, n = read.names.integers("request num_tokens")
+    read.assume(*add_request_contract(s, request, n).values())
+    return add_request(s, request, n).state
 
 
 def _complete(read: Symbols, s: State) -> State:
-    counts = z3.Ints("processed rejected sampled")
-    read.assume(*complete_contract(s, REQUEST, *counts).values())
-    return complete(s, REQUEST, *counts).state
+    request, *counts = read.names.integers("request processed rejected sampled")
+    read.assume(*complete_contract(s, request, *counts).values())
+    return complete(s, request, *counts).state
 
 
 STEPS: dict[str, tuple[str, str, Step]] = {
@@ -120,14 +118,20 @@ def single_step(name: str, kind: str, rules: Rules) -> Iterator[Obligation]:
             )
 
 
+def any_hits(read: Symbols) -> Hits:
+    """Hits of which nothing is known."""
+    names = read.names
+    return Hits(names.integer("hit_tokens"), names.function("num_hits"), names.function("hit", 2))
+
+
 def loop_step(name: str, kind: str, rules: Rules) -> Iterator[Obligation]:
     """A loop's invariant holds at the start, of an empty range too, and one iteration keeps it."""
     loop = LOOPS[name]
     read = Symbols(kind, rules)
-    read.alone = z3.Bool("alone")
+    read.alone = read.names.truth("alone")
     start = read.state()
-    low, k, high = z3.Ints("low k high")
-    of = _of()
+    low, k, high = read.names.integers("low k high")
+    of = _of(read)
     read.assume(low <= high, *(of_state(i, start).assumed() for i in STEPWISE))
     for need in loop.needs(read, start, low, high, of):
         read.assume_claim(need)
@@ -170,10 +174,8 @@ def loop_step(name: str, kind: str, rules: Rules) -> Iterator[Obligation]:
         yield _obligation(f"{name}-loop", claim, kind, loop, read)
 
 
-def _of() -> dict[str, Any]:
-    num = z3.Function("num_hits", z3.IntSort(), z3.IntSort())
-    hits = Hits(z3.Int("hit_tokens"), num, z3.Function("hit", *[z3.IntSort()] * 3))
-    return {"row": z3.Int("row"), "hits": hits}
+def _of(read: Symbols) -> dict[str, Any]:
+    return {"row": read.names.integer("row"), "hits": any_hits(read)}
 
 
 def _obligation(where: str, claim: Claim, kind: str, loop: Loop, read: Symbols) -> Obligation:
@@ -210,7 +212,8 @@ def _equal(name: str, statement: str, field: str, expected: Any, got: Any) -> Cl
 
 def arithmetic_lemmas(kind: str, rules: Rules) -> Iterator[Obligation]:
     """What the proofs use of division by the block size, from its definition; counts are bounded."""
-    a, b, n, size = z3.Ints("a b n size")
+    names = Names()
+    a, b, n, size = names.integers("a b n size")
     for claim in (
         *arithmetic.PROPERTIES,
         arithmetic.at_zero(size),
@@ -229,9 +232,9 @@ def arithmetic_lemmas(kind: str, rules: Rules) -> Iterator[Obligation]:
         signs = (arithmetic.keeps_sign(d, unit).goal() for d in differences)
         known = (*arithmetic.definitions(goal), *signs)
         yield Obligation(f"arithmetic: {claim.name}", claim.statement, kind, "arithmetic", "", known, goal)
-    counted = z3.Function("count", z3.IntSort(), z3.IntSort())
-    low, high = z3.Ints("low high")
-    more = z3.Bool("predicate")
+    counted = names.function("count")
+    low, high = names.integers("low high")
+    more = names.truth("predicate")
     step = counted(high + 1) == counted(high) + ite(more, 1, 0)
     bounded = within(0, counted(high) - counted(low), high - low + 1)
     yield Obligation(

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import z3
-
 from slotproof.model.language.algebra import Bool, Int, both, implies, ite, maximum, minimum, within
 from slotproof.model.language.keys import block_key
 from slotproof.model.language.state import NULL_BLOCK, State
@@ -25,13 +23,12 @@ from slotproof.proofs.prove.obligations.group_loops.group_loop import (
     no_facts,
     of_groups,
 )
+from slotproof.proofs.prove.obligations.steps import any_hits
 from slotproof.proofs.prove.symbols import Symbols
 
 
 def _hits_of(read: Symbols) -> Of:
-    num = z3.Function("num_hits", z3.IntSort(), z3.IntSort())
-    hits = Hits(z3.Int("hit_tokens"), num, z3.Function("hit", *[z3.IntSort()] * 3))
-    return {"request": any_request(read), "hits": hits, "total": z3.Int("total")}
+    return {"request": any_request(read), "hits": any_hits(read), "total": read.names.integer("total")}
 
 
 def hit_range(s: State, hits: Hits, g: Int, total: Int) -> tuple[Int, Int]:

@@ -29,8 +29,8 @@ def end_of_group_loop(read: Symbols, name: str, s: State, **of: Any) -> State:
         read.assume_claim(claim)
     end = loop.at(read, s, num, of)
     for fact in loop.facts(read, s, num, end, of):
-        read.assume_claim(fact)
-        read.facts.append(fact)
+        read.facts.append(read.on_path(fact))
+        read.assumed.append(read.facts[-1].assumed())
     return end
 
 

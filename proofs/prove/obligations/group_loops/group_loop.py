@@ -60,7 +60,8 @@ def is_mine(s: State, r: Int, q: Int, k: Int) -> Bool:
 
 
 def any_request(read: Symbols) -> z3.ArithRef:
-    r = z3.Int("request")
+    """The request that a loop is about."""
+    r = read.names.integer("request")
     read.assume(r >= 0)
     return r
 
@@ -89,6 +90,4 @@ def no_sums(read: Symbols, s: State, of: Of) -> list[Callable[[Int], Int]]:
 
 
 QUEUE = ("at", "rank", "held", "held_rank")
-
-
 REFERENCES = ("holder_row", "holder_index")

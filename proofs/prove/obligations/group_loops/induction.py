@@ -26,7 +26,7 @@ def group_loop_step(name: str, kind: str, rules: Rules) -> Iterator[Obligation]:
     """The invariant of a loop over groups holds at the start, and one group more keeps it."""
     loop = GROUP_LOOPS[name]
     read = Symbols(kind, rules, end_of_inner_loop)
-    s, k, num = read.state(), z3.Int("k"), read.engine.groups.num
+    s, k, num = read.state(), read.names.integer("k"), read.engine.groups.num
     of = loop.of(read)
     read.assume(within(0, k, num), *(of_state(i, s).assumed() for i in STEPWISE))
     for need in loop.needs(read, s, of):

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import z3
-
 from slotproof.model.language.algebra import Bool, Int, both, implies, ite, maximum, within
 from slotproof.model.language.keys import block_key
 from slotproof.model.language.state import State
@@ -26,7 +24,7 @@ from slotproof.proofs.prove.symbols import Symbols
 
 
 def _tokens_of(read: Symbols) -> Of:
-    return {"request": any_request(read), "num_tokens": z3.Int("num_to_cache")}
+    return {"request": any_request(read), "num_tokens": read.names.integer("num_to_cache")}
 
 
 def filled(s: State, num_tokens: Int) -> Callable[[Int], Int]:

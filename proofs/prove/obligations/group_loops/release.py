@@ -39,7 +39,7 @@ _FREED = ("num_free", "front", "ref_cnt", "evicted_idle", *QUEUE, *REFERENCES)
 
 
 def _processed_of(read: Symbols) -> Of:
-    return {"request": any_request(read), "processed": z3.Int("processed")}
+    return {"request": any_request(read), "processed": read.names.integer("processed")}
 
 
 def released_to(s: State, q: Int, processed: Int) -> Int:
@@ -98,7 +98,7 @@ def _freeing(read: Symbols, s: State, k: Int, t: State, of: Of) -> list[Claim]:
 def _release_facts(read: Symbols, s: State, k: Int, t: State, of: Of) -> list[Claim]:
     amount = of_rows(s, of["request"], released(s, of["processed"]))
     total, engine = read.summed(amount), s.engine
-    i = z3.Int("unreleased!g")
+    i = read.integer("unreleased")
     unreleased = z3.ForAll(
         [i],
         implies(within(0, i, k), amount(i) == 0),

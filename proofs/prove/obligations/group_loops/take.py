@@ -11,6 +11,7 @@ from slotproof.model.language.algebra import Bool, Function, Int, both, implies,
 from slotproof.model.language.state import ABSENT, NO_HASH, State
 from slotproof.model.system.allocate_slots import take_up_to
 from slotproof.proofs.prove.claims import Claim
+from slotproof.proofs.prove.names import beside
 from slotproof.proofs.prove.obligations.group_loops.group_loop import (
     GroupLoop,
     Of,
@@ -25,8 +26,8 @@ from slotproof.proofs.prove.symbols import Symbols
 def _end_of(read: Symbols) -> Of:
     return {
         "request": any_request(read),
-        "end": z3.Function("end", z3.IntSort(), z3.IntSort()),
-        "zeroed": z3.Bool("zeroed"),
+        "end": read.names.function("end"),
+        "zeroed": read.names.truth("zeroed"),
     }
 
 
@@ -38,7 +39,7 @@ def taken_by(s: State, end: Function) -> Callable[[Int], Int]:
 def taker(read: Symbols, s: State, of: Of) -> z3.FuncDeclRef:
     """position -> the group whose piece of the queue it is in."""
     total = read.summed(of_rows(s, of["request"], taken_by(s, of["end"])))
-    return z3.Function(f"taker!{total.name()}", *[z3.IntSort()] * 2)
+    return beside("taker", total)
 
 
 def _take_known(read: Symbols, s: State, k: Int, of: Of) -> dict[str, Any]:
