@@ -14,6 +14,7 @@ from slotproof.model.language.rules import Rules
 from slotproof.proofs.prove.cores import core
 from slotproof.proofs.prove.obligation import CORE, check, problem
 from slotproof.proofs.prove.obligations.groups import Group
+from slotproof.proofs.prove.smt_lib import Digests
 
 LIMIT = 60_000_000
 """Z3's resource limit for one run."""

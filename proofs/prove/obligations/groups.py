@@ -29,14 +29,11 @@ class Group:
     name: str
     kind: str
     make: Callable[[Rules], Iterator[Obligation]]
-    part: int = 0
-    parts: int = 1
-    """Of so many parts, to be proved side by side, this one."""
 
     def build(self, rules: Rules) -> list[Obligation]:
         """The obligations. Raises TypeError if the model or a claim asks whether a term is true."""
         with terms_without_truth():
-            made = list(self.make(rules))[self.part :: self.parts]
+            made = list(self.make(rules))
         return [o for o in made if self.kind != HYBRID or o.statement not in OF_ONE_GROUP]
 
 
@@ -52,10 +49,7 @@ def _of_kind(kind: str) -> Iterator[Group]:
             yield Group(name, kind, partial(group_loop_step, name, kind))
     yield Group("later-chunk", kind, partial(calls.later_chunk, kind))
     for name in ACTIONS:
-        parts = 4 if kind == HYBRID and name == "allocate" else 1
-        for part in range(parts):
-            of_whole = f"{name}, part {part + 1}" if parts > 1 else name
-            yield Group(of_whole, kind, partial(calls.call, name, kind), part, parts)
+        yield Group(name, kind, partial(calls.call, name, kind))
     for name in ACTIONS:
         yield Group(f"{name} with care", kind, partial(calls.with_care, name, kind))
     for name in LOOPS:
