@@ -1,7 +1,8 @@
 """What *progress* rests on: that the first request in line finishes, whichever policy made the line.
 
-The argument ranks a state by (tokens of the first request that are still to become final, what is left of it,
-other requests that hold blocks):
+The argument ranks a state (`rank`) by the tokens of the first request that are still to become final, what is
+left of it, and the other requests that hold blocks; that it falls is proved, move by move
+(`proofs/prove/obligations/line.py`):
 
 - asked for slots and refused, a scheduler preempts the last in line: one holder less, and nothing else of
   the first has changed; with no other holder left, the call is granted;
@@ -28,6 +29,19 @@ def left(s: State, r: Int) -> Int:
     """How much is left of a request at most: tokens to become final, and final ones to be computed."""
     limit = s.engine.max_model_len
     return limit - s.num_tokens(r) + limit - minimum(settled(s, r), s.num_tokens(r))
+
+
+def rank(s: State, r: Int, others: Int) -> tuple[Int, Int, Int]:
+    """What falls until the first request r has finished, `others` beside it holding blocks."""
+    return s.engine.max_model_len - s.num_tokens(r), left(s, r), others
+
+
+def falls(before: tuple[Int, ...], after: tuple[Int, ...]) -> Bool:
+    """The rank is less, the first number that differs deciding; and none of it is negative."""
+    less: Bool = False
+    for old, new in reversed([*zip(before, after, strict=True)]):
+        less = either(new < old, both(new == old, less))
+    return both(less, *(number >= 0 for number in after))
 
 
 def holds_alone(s: State, r: Int) -> Bool:

@@ -19,7 +19,7 @@ from slotproof.model.language.rules import RULES, Rules
 from slotproof.model.scheduling.caller import ACTIONS
 from slotproof.model.system import pool
 from slotproof.proofs.campaign.find import find
-from slotproof.proofs.campaign.kinds import FULL, KINDS, SLIDING_WINDOW
+from slotproof.proofs.campaign.kinds import FULL, HYBRID, KINDS, SLIDING_WINDOW
 from slotproof.proofs.campaign.story import tell
 from slotproof.proofs.prove import arithmetic
 from slotproof.proofs.prove import prover as prove
@@ -27,6 +27,8 @@ from slotproof.proofs.prove.claims import of_state
 from slotproof.proofs.prove.obligation import Obligation, is_proved
 from slotproof.proofs.prove.obligations import calls, loops, steps
 from slotproof.proofs.prove.obligations.group_loops import group_loop
+from slotproof.proofs.prove.obligations.group_loops.ends import GROUP_LOOPS
+from slotproof.proofs.prove.obligations.group_loops.induction import group_loop_step
 from slotproof.proofs.prove.obligations.groups import OF_ONE_GROUP, groups
 from slotproof.proofs.prove.symbols import Symbols
 
@@ -155,6 +157,33 @@ def test_the_stepwise_invariants_do_not_read_what_only_the_caller_changes() -> N
 def _functions(term: z3.ExprRef) -> set[str]:
     names = {term.decl().name()} if z3.is_app(term) else set()
     return names.union(*(_functions(child) for child in term.children()))
+
+
+OF_A_STEP_OF_A_LOOP = {"touch", "put_back", "publish", "_insert", "_remove", "_unreference"}
+"""Functions of the pool whose changes are proved where the loop is that makes them."""
+
+
+def test_calls_are_made_of_the_steps_that_are_proved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of no others, so that what is proved of each step, where what it requires holds, is so in every call;
+    what a loop does is in a call by its invariant alone."""
+    made: set[str] = set()
+    original = state.State.replace
+
+    def recorded(self: state.State, **changes: Any) -> state.State:
+        frame = sys._getframe(1)
+        if frame.f_globals["__name__"] == pool.__name__:
+            made.add(frame.f_code.co_qualname.partition(".")[0])
+        return original(self, **changes)
+
+    monkeypatch.setattr(state.State, "replace", recorded)
+    for kind in KINDS:
+        for name in ACTIONS:
+            calls._make(name, kind, Rules())
+    for name in GROUP_LOOPS:
+        list(group_loop_step(name, HYBRID, Rules()))
+    called = made - {"free_blocks"}
+    assert called == {name.replace("-", "_") for name in steps.STEPS} - {"add_request_step", "complete_step"}
+    assert not called & OF_A_STEP_OF_A_LOOP
 
 
 def test_only_steps_and_the_ledger_change_a_state(monkeypatch: pytest.MonkeyPatch) -> None:

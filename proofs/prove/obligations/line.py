@@ -12,11 +12,11 @@ import z3
 
 from slotproof.model.claims.admission import promised
 from slotproof.model.claims.invariants import LEDGER, STEPWISE
-from slotproof.model.claims.progress import is_unmoved, nobody_else_holds
+from slotproof.model.claims.progress import falls, is_unmoved, nobody_else_holds, rank
 from slotproof.model.language.algebra import Bool, Function, Int, both, either, implies, ite, within
 from slotproof.model.language.rules import Rules
 from slotproof.model.language.state import RUNNING, State
-from slotproof.model.scheduling.caller import preempt
+from slotproof.model.scheduling.caller import complete, complete_contract, preempt, settled
 from slotproof.proofs.campaign.kinds import FULL
 from slotproof.proofs.prove import arithmetic
 from slotproof.proofs.prove.claims import Claim, as_term, of_state
@@ -47,10 +47,11 @@ def _assumed(s: State) -> Iterator[z3.BoolRef]:
 
 
 def line(kind: str, rules: Rules) -> Iterator[Obligation]:
-    """Preempting the last makes the line shorter and leaves the first alone; nobody is left in an empty line;
-    and where all others that hold blocks only wait, as many are free as there were, but for those that the
-    first took."""
+    """Preempting the last makes the line shorter and leaves the first alone; with each move the rank falls;
+    nobody is left in an empty line; and where all others that hold blocks only wait, as many are free as
+    there were, but for those that the first took."""
     yield from _preempting_the_last(kind, rules)
+    yield from _moving_on(kind, rules)
     yield from _nobody_left(kind, rules)
     yield from _quiet_pool(kind, rules)
 
@@ -71,9 +72,39 @@ def _preempting_the_last(kind: str, rules: Rules) -> Iterator[Obligation]:
     read.assume(_line(s, first, n, place, at).assumed())
     read.assume(both(first >= 0, victim != first, victim >= 0, s.status(victim) == RUNNING))
     t = preempt(s, victim).state
+    ranked = Claim(
+        "rank-falls-with-a-victim",
+        "progress",
+        0,
+        lambda: implies(n >= 1, falls(rank(s, first, n), rank(t, first, n - 1))),
+    )
+    tokens = next(i for i in LEDGER if i.name == "tokens-are-counted")
+    counted = as_term(tokens.holds(s, first))
+    yield _obligation(ranked, kind, "call preempt", read.assumed, counted)
     unmoved = Claim("first-stays", "progress", 1, lambda i: is_unmoved(s, t, first, i))
     for claim in (_line(t, first, n - 1, place, at), unmoved):
         yield _obligation(claim, kind, "call preempt", read.assumed)
+
+
+def _moving_on(kind: str, rules: Rules) -> Iterator[Obligation]:
+    """A step that ran makes the rank fall, whoever else came to hold blocks by then: one that sampled does so
+    even if the first then has to preempt itself."""
+    read = Symbols(kind, rules, end_of_loop)
+    s, first, before, after = read.state(), *read.names.integers("first others_before others_after")
+    counts = read.names.integers("processed rejected sampled")
+    read.assume(*_assumed(s), after >= 0, *complete_contract(s, first, *counts).values())
+    t = complete(s, first, *counts).state
+    u = preempt(t, first).state
+    was, sampled = rank(s, first, before), counts[2] > 0
+    moved = either(sampled, settled(t, first) < t.num_tokens(first))
+    for name, given, then in (("step", moved, t), ("step-and-a-retreat", sampled, u)):
+        claim = Claim(
+            f"rank-falls-with-a-{name}",
+            "progress",
+            0,
+            lambda given=given, then=then: implies(given, falls(was, rank(then, first, after))),
+        )
+        yield _obligation(claim, kind, "check step-moves-on", read.assumed)
 
 
 def _nobody_left(kind: str, rules: Rules) -> Iterator[Obligation]:
