@@ -16,6 +16,7 @@ from slotproof.proofs.prove.obligations.group_loops.ends import GROUP_LOOPS
 from slotproof.proofs.prove.obligations.group_loops.induction import group_loop_step
 from slotproof.proofs.prove.obligations.line import line
 from slotproof.proofs.prove.obligations.loops import LOOPS
+from slotproof.proofs.prove.obligations.padded import padded
 from slotproof.proofs.prove.symbols import terms_without_truth
 
 OF_ONE_GROUP = ("batch-in-order", "published-is-written", "progress")
@@ -63,5 +64,6 @@ def _of_kind(kind: str) -> Iterator[Group]:
         yield Group("batch", kind, partial(batch, kind))
     if kind != HYBRID:
         yield Group("line", kind, partial(line, kind))
+        yield Group("padded", kind, partial(padded, kind))
     yield Group("initial", kind, partial(steps.initial_state, kind))
     yield Group("arithmetic", kind, partial(steps.arithmetic_lemmas, kind))

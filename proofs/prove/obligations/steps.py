@@ -47,7 +47,7 @@ def _release(read: Symbols, s: State) -> State:
 
 
 def _clear_table(read: Symbols, s: State) -> State:
-    return clear_table(s, read.names.integer("row"))
+    return clear_table(s, read.names.integer("table"))
 
 
 def _evict(read: Symbols, s: State) -> State:
@@ -175,7 +175,7 @@ def loop_step(name: str, kind: str, rules: Rules) -> Iterator[Obligation]:
 
 
 def _of(read: Symbols) -> dict[str, Any]:
-    return {"row": read.names.integer("row"), "hits": any_hits(read)}
+    return {"row": read.names.integer("table"), "hits": any_hits(read)}
 
 
 def _obligation(where: str, claim: Claim, kind: str, loop: Loop, read: Symbols) -> Obligation:
