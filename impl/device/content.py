@@ -42,10 +42,12 @@ class ContentError(AssertionError):
         expected: What it must hold.
         found: What it holds.
         story: How it came to be: the last things that happened to the block.
+        request: The request at fault, where it is one.
     """
 
-    def __init__(self, place: str, expected: str, found: str, story: str) -> None:
+    def __init__(self, place: str, expected: str, found: str, story: str, request: int | None = None) -> None:
         super().__init__(f"{place}: expected {expected}, got {found} ({story})")
+        self.request = request
         self.place = place
         self.expected = expected
         self.found = found
@@ -128,6 +130,7 @@ class ContentOracle:
         self._unzeroed: set[int] = set()
         self._meanings = {ZERO: "zeros", POISON: "the poison of a free block"}
         self._written_in: dict[int, int] = {}
+        self._last_holder: dict[int, int] = {}
         self._history: list[deque[str]] = [deque(maxlen=_REMEMBERED) for _ in range(config.num_blocks)]
 
     def observe(self, call: Call, result: Result, snapshot: Snapshot) -> None:
@@ -191,12 +194,13 @@ class ContentOracle:
         if end > granted:
             place = f"enough-slots: request {request} has {granted} slots, {end} are written"
             without = f"none for positions {max(start, granted)} to {end - 1}"
-            raise ContentError(place, "a slot for each", without, f"step {self.step}: {how}")
+            raise ContentError(place, "a slot for each", without, f"step {self.step}: {how}", request)
         for index in range(start // block_size, -(-end // block_size)):
             low, high = max(start, index * block_size), min(end, (index + 1) * block_size) - 1
             positions = f"positions {low} to {high} of request {request}"
             if table[index] == NULL_BLOCK:
-                raise ContentError(positions, "a block to be written to", "none", f"step {self.step}: {how}")
+                why = f"step {self.step}: {how}"
+                raise ContentError(positions, "a block to be written to", "none", why, request)
             self._tell(table[index], f"{positions} {how}")
 
     def check(self) -> None:
@@ -207,7 +211,8 @@ class ContentOracle:
         """
         for request, final in self._final.items():
             if self.texts[request].tokens[: len(final)] != final:
-                raise ContentError(f"request {request}", "the tokens sampled", str(final), "so the scheduler")
+                place, why = f"request {request}", "so the scheduler"
+                raise ContentError(place, "the tokens sampled", str(final), why, request)
         for request, table in self._snapshot.tables.items():
             if any(table):
                 self._check_window(request, table)
@@ -260,7 +265,7 @@ class ContentOracle:
             if index >= len(table) or table[index] == NULL_BLOCK:
                 place = f"entry {index} of request {request}"
                 why = f"{computed} tokens are computed, and the next one looks into it"
-                raise ContentError(place, "a block", "none", why)
+                raise ContentError(place, "a block", "none", why, request)
 
     def _unused(self) -> set[int]:
         """Blocks that are free and have no hash."""
@@ -280,6 +285,8 @@ class ContentOracle:
                 self._tell(block, f"hit by {_name(call)}")
             elif more > 0 or (isinstance(call, Allocate) and block in result.new_blocks):
                 self._tell(block, f"taken by {_name(call)}")
+                if isinstance(call, Allocate):
+                    self._last_holder[block] = call.request
                 self._poisoned.discard(block)
                 self._unzeroed.add(block)
 
@@ -298,21 +305,24 @@ class ContentOracle:
             self._tell(block, f"published with positions {index * size} to {last} of request {request}")
             if self._keys.setdefault(key, tokens) != tokens:
                 place = f"the hash of block {block}"
-                raise ContentError(place, "that of equal tokens", "that of others", self._story(block))
+                story = self._story(block)
+                raise ContentError(place, "that of equal tokens", "that of others", story, request)
 
     def _tell(self, block: int, event: str) -> None:
         self._history[block].append(f"step {self.step}: {event}")
 
     def _error(self, slot: int, whose: str, expected: int, found: str) -> ContentError:
         block, offset = divmod(slot, self.config.block_size)
-        holders = [
-            f"entry {index} of request {request}"
+        held = [
+            (index, request)
             for request, table in self._snapshot.tables.items()
-            for index, held in enumerate(table)
-            if held == block
+            for index, entry in enumerate(table)
+            if entry == block
         ]
-        place = f"slot {offset} of block {block}{whose}, {', '.join(holders) or 'held by nobody'}"
-        return ContentError(place, self._describe(expected), found, self._story(block))
+        holders = ", ".join(f"entry {index} of request {request}" for index, request in held)
+        place = f"slot {offset} of block {block}{whose}, {holders or 'held by nobody'}"
+        at_fault = held[0][1] if held else self._last_holder.get(block)
+        return ContentError(place, self._describe(expected), found, self._story(block), at_fault)
 
     def _story(self, block: int) -> str:
         """What last happened to a block."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from random import Random
+from typing import Protocol
 
 import torch
 
@@ -19,13 +19,25 @@ from slotproof.impl.scheduler.scheduler_output import (
 VOCABULARY = 3
 
 
+class Choices(Protocol):
+    """Decides what a model and its drafter leave open."""
+
+    def accepted(self, request: int, most: int) -> int:
+        """How many of a request's `most` drafts turn out right."""
+        ...
+
+    def proposed(self, request: int, most: int) -> int:
+        """How many drafts, `most` at most, are proposed for its next step."""
+        ...
+
+
 class ModelRunner:
     """Runs steps on a worker, with the content oracle beside it.
 
     Args:
         worker: What does the work.
         oracle: What knows the requests' tokens, and is told what has been written.
-        random: Decides how many drafts are right, and how many the drafter proposes.
+        choices: Decides how many drafts are right, and how many the drafter proposes.
         num_spec_tokens: Drafts that it proposes, at most.
         num_lookahead_tokens: Slots after the computed tokens that it writes its own KV to; 0 for a drafter
             that needs none, as one that looks for n-grams.
@@ -36,14 +48,14 @@ class ModelRunner:
         self,
         worker: Worker,
         oracle: ContentOracle,
-        random: Random,
+        choices: Choices,
         num_spec_tokens: int = 0,
         num_lookahead_tokens: int = 0,
         poison: bool = True,
     ) -> None:
         self.worker = worker
         self.oracle = oracle
-        self._random = random
+        self.choices = choices
         self._num_spec_tokens = num_spec_tokens
         self._num_lookahead_tokens = num_lookahead_tokens
         self._poison = poison
@@ -75,7 +87,8 @@ class ModelRunner:
             if len(contents[-1]) != scheduled.num_scheduled_tokens:
                 place = f"{scheduled.num_scheduled_tokens} tokens of request {scheduled.request}"
                 known = f"{len(contents[-1])} of them, from position {starts[-1]} on"
-                raise ContentError(place, "known tokens, then drafts", known, f"step {output.step}")
+                why = f"step {output.step}"
+                raise ContentError(place, "known tokens, then drafts", known, why, scheduled.request)
         loaded = [LoadedKV(load, self._load_values(load)) for load in output.loads if not load.is_async]
         key_values = self._values([content for of_request in contents for content in of_request])
         self.worker.execute(output, starts, key_values, loaded, attend)
@@ -86,7 +99,8 @@ class ModelRunner:
             oracle.wrote(scheduled.request, start, written, "written")
         if self._num_lookahead_tokens and starts:
             self._draft(output, starts)
-        drafts = {request: self._random.randint(0, self._num_spec_tokens) for request in sampled}
+        most = self._num_spec_tokens
+        drafts = {request: self.choices.proposed(request, most) if most else 0 for request in sampled}
         return ModelRunnerOutput(sampled, drafts)
 
     def arrive(self, requests: list[int]) -> ModelRunnerOutput:
@@ -122,7 +136,7 @@ class ModelRunner:
         text.num_computed_tokens = known
         if known < len(text.tokens):
             return contents
-        accepted = self._random.randint(0, num_drafts)
+        accepted = self.choices.accepted(scheduled.request, num_drafts) if num_drafts else 0
         tokens = []
         for _ in range(accepted + 1):
             tokens.append(text.next_token(VOCABULARY))

@@ -33,18 +33,19 @@ class ConnectorStub:
     requests until the steps in flight have run (0.32.0: `defer_block_free`).
 
     Args:
-        choose: Answers how many of a number of tokens it has, and whether they arrive asynchronously.
+        choose: Answers how many of a number of tokens it has for a request, and whether they arrive
+            asynchronously.
         block_size: Tokens in a block.
     """
 
-    def __init__(self, choose: Callable[[int], Match], block_size: int) -> None:
+    def __init__(self, choose: Callable[[int, int], Match], block_size: int) -> None:
         self._choose = choose
         self._block_size = block_size
 
     def get_num_new_matched_tokens(self, request: int, num_tokens: int, num_computed_tokens: int) -> Match:
         """See `Connector`. A token is always left to compute; an asynchronous load ends with a block, so
         that nothing of its blocks stays unwritten when they are not zeroed."""
-        match = self._choose(num_tokens - 1 - num_computed_tokens)
+        match = self._choose(request, num_tokens - 1 - num_computed_tokens)
         if not match.is_async:
             return match
         end = (num_computed_tokens + match.num_tokens) // self._block_size * self._block_size

@@ -28,6 +28,14 @@ class Manager(Allocator, Protocol):
         ...
 
 
+class CallFailed(Exception):
+    """The manager raised on this call; the cause is what it raised."""
+
+    def __init__(self, call: Call) -> None:
+        super().__init__(str(call))
+        self.call = call
+
+
 class Recording:
     """`Manager` over another one.
 
@@ -45,7 +53,14 @@ class Recording:
         self.remaining_blocks = manager.remaining_blocks
 
     def step(self, call: Call) -> Result:
-        """Make one call, and show it."""
-        result = self._manager.step(call)
+        """Make one call, and show it.
+
+        Raises:
+            CallFailed: the manager raised.
+        """
+        try:
+            result = self._manager.step(call)
+        except Exception as error:
+            raise CallFailed(call) from error
         self._listener(call, result, self._manager.snapshot())
         return result

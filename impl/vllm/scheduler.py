@@ -1,4 +1,4 @@
-"""vLLM's own scheduler, with the face of ours: records in and out, and every call of its manager shown."""
+"""vLLM's own scheduler behind the gate's protocol, with every call of its manager shown."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 from slotproof.impl.protocol import Config
 from slotproof.impl.scheduler.connector import Connector
 from slotproof.impl.scheduler.manager import Listener
+from slotproof.impl.scheduler.protocol import Arrival
 from slotproof.impl.scheduler.scheduler_config import SchedulerConfig
 from slotproof.impl.scheduler.scheduler_output import ModelRunnerOutput, ScheduledRequest, SchedulerOutput
 from slotproof.impl.vllm.calls import VllmCalls
@@ -16,7 +17,7 @@ from slotproof.impl.vllm.parts import block_hasher, tags
 
 
 class VllmScheduler:
-    """Call `schedule`, have the worker run the step, and `update_from_output` with its answer.
+    """See `GatedScheduler` (`impl/scheduler/protocol.py`).
 
     Args:
         config: The pool and the attention group.
@@ -51,38 +52,28 @@ class VllmScheduler:
             self.scheduler.connector.source = connector
             self.scheduler.connector.number = self.calls.number
 
-    def add_request(
-        self,
-        request_id: int,
-        tokens: tuple[int, ...],
-        *,
-        max_tokens: int,
-        salt: int = 0,
-        lora: int = 0,
-        priority: int = 0,
-        skip_reading_prefix_cache: bool = False,
-    ) -> None:
+    def add(self, arrival: Arrival) -> None:
         """A request arrives and waits."""
         from vllm.sampling_params import SamplingParams
         from vllm.v1.request import Request
 
         request = Request(
-            request_id=str(request_id),
-            prompt_token_ids=list(tokens),
+            request_id=str(arrival.request),
+            prompt_token_ids=list(arrival.tokens),
             sampling_params=SamplingParams(
-                max_tokens=max_tokens,
+                max_tokens=arrival.max_tokens,
                 ignore_eos=True,
-                skip_reading_prefix_cache=skip_reading_prefix_cache,
+                skip_reading_prefix_cache=arrival.skip_reading_prefix_cache,
             ),
             pooling_params=None,
             arrival_time=float(self._arrivals),
-            priority=priority,
+            priority=arrival.priority,
             block_hasher=self._block_hasher,
-            **tags(salt, lora),
+            **tags(arrival.salt, arrival.lora),
         )
         self._arrivals += 1
         self.scheduler.add_request(request)
-        self.calls.add(request.request_id, request_id, tokens, salt, lora)
+        self.calls.add(request.request_id, arrival.request, arrival.tokens, arrival.salt, arrival.lora)
 
     def schedule(self) -> SchedulerOutput:
         """Make up the next step."""
@@ -104,7 +95,7 @@ class VllmScheduler:
             scheduled=(*self._running(output), *self._new(output)),
         )
 
-    def update_from_output(self, output: SchedulerOutput, answer: ModelRunnerOutput) -> None:
+    def answer(self, output: SchedulerOutput, answer: ModelRunnerOutput) -> None:
         """A step has run, or loads have arrived; steps are answered in their order.
 
         No drafts are brought for a request that was preempted since: vLLM would schedule them without the
@@ -140,14 +131,13 @@ class VllmScheduler:
             drafts = {name: answer.num_drafts.get(number[name], 0) for name in names}
             self._propose({name: count for name, count in drafts.items() if name not in stale})
 
-    def finish_requests(self, request_ids: tuple[int, ...]) -> None:
-        """Abort requests, whatever they are doing."""
+    def abort(self, request: int) -> None:
+        """The request ends, whatever it is doing."""
         from vllm.v1.request import RequestStatus
 
-        names = [self.calls.name[request] for request in request_ids]
-        self.scheduler.finish_requests(names, RequestStatus.FINISHED_ABORTED)
+        self.scheduler.finish_requests([self.calls.name[request]], RequestStatus.FINISHED_ABORTED)
 
-    def reset_prefix_cache(self, reset_running_requests: bool) -> bool:
+    def reset(self, reset_running_requests: bool) -> bool:
         """Forget all cached blocks; whether it was done.
 
         Raises:

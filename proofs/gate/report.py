@@ -12,7 +12,7 @@ import msgspec
 from slotproof.proofs.gate.compare import Strictness
 from slotproof.proofs.gate.gate import Report, Verdict
 from slotproof.proofs.output.files import write_file, write_json
-from slotproof.proofs.output.text import call_line, config_line
+from slotproof.proofs.output.text import config_line
 from slotproof.proofs.output.words import counted, one_line
 
 
@@ -78,10 +78,11 @@ def _agreement(report: Report, who: str, done: str) -> Iterator[str]:
 def _failure(report: Report, who: str, done: str) -> Iterator[str]:
     failure = report.failure
     assert failure is not None
-    where = "when it is fresh" if failure.call is None else f"at: {call_line(failure.call)}"
-    yield f"{who} {_verdict(report)} {where}"
+    yield f"{who} {_verdict(report)} {failure.where}"
     for difference in failure.differences:
         yield f"  {difference.line}"
+    if failure.history:
+        yield f"  {failure.history}"
     yield f"  engine: {config_line(failure.config)}"
     for finding in report.findings:
         yield f"  found in {counted(len(finding.failure.story), 'call')}: {finding.line}"

@@ -26,6 +26,7 @@ from slotproof.proofs.gate.coverage import reached, rows
 from slotproof.proofs.gate.follow import Next, follow, given_calls, numbers_to_calls, required_rows
 from slotproof.proofs.gate.isolation import About, Fault, Isolated, Kind
 from slotproof.proofs.gate.oracle import Expectation, expect
+from slotproof.proofs.output.text import call_line
 from slotproof.proofs.traces.trace import Step, Trace
 
 
@@ -43,6 +44,13 @@ class Failure:
     """Where it raised, if it did."""
     followed: Snapshot | None = None
     """The first state, of a sequence that followed the implementation's own answers."""
+    history: str = ""
+    """Of the request at fault, for a scheduler: what became of it, in a line."""
+
+    @property
+    def where(self) -> str:
+        """When it differed, in words."""
+        return "when it is fresh" if self.call is None else f"at: {call_line(self.call)}"
 
     @property
     def call(self) -> Call | None:
@@ -81,6 +89,8 @@ class Asked:
     """Where the model does as that release (`model/language/behaviours.py`)."""
     has_groups: bool = False
     """Engines with several attention groups are drawn too."""
+    scheduler: str = ""
+    """What is gated, if it is a whole scheduler, as it was named."""
 
     @classmethod
     def of(cls, about: About, strictness: Strictness, ignore: frozenset[str] = frozenset()) -> Asked:

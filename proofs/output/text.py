@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from enum import Enum
 
 import msgspec
 
@@ -10,7 +11,6 @@ from slotproof.impl.protocol import (
     AddRequest,
     Allocate,
     Call,
-    Config,
     ResetPrefixCache,
     Result,
     TakeNewBlockIds,
@@ -29,8 +29,8 @@ def call_line(call: Call) -> str:
     return " ".join([call_name(call), *_fields(call)])
 
 
-def config_line(config: Config) -> str:
-    """A configuration's fields that are not as by default."""
+def config_line(config: msgspec.Struct) -> str:
+    """The fields of a configuration, of an engine or a scheduler, that are not as by default."""
     return " ".join(_fields(config))
 
 
@@ -40,7 +40,9 @@ def _fields(record: msgspec.Struct) -> list[str]:
         value = getattr(record, field.name)
         if value == field.default:
             continue
-        if value is True:
+        if isinstance(value, Enum):
+            words.append(f"{field.name}={value.value}")
+        elif value is True:
             words.append(field.name)
         elif isinstance(value, tuple):
             listed = block_names(value, ",") if field.name == "blocks" else ",".join(map(str, value)) or "-"

@@ -19,6 +19,7 @@ from slotproof.impl.protocol import Call, Config, EvictBlocks, Result, Snapshot
 from slotproof.proofs.output.errors import UserError
 from slotproof.proofs.output.files import write_json
 from slotproof.proofs.traces.itf import from_itf, itf_map, to_itf
+from slotproof.proofs.traces.script import Script
 
 MAX_BLOCKS = 1 << 20
 """Blocks of a trace's pool, at most: what a model that runs can hold."""
@@ -46,6 +47,8 @@ class Trace(Struct, frozen=True):
     """It follows the implementation's own answers, and results and states are those that it gave."""
     hidden: tuple[str, ...] = ()
     """Of a followed one: what the implementation lacked (`impl/capabilities.py`)."""
+    script: Script | None = None
+    """What the scheduler was put through that made these calls, if one did."""
 
 
 class TraceError(UserError):
@@ -66,6 +69,7 @@ class _Header(Struct, forbid_unknown_fields=True):
     installed: str = ""
     followed: bool = False
     hidden: tuple[str, ...] = ()
+    script: Script | None = None
 
 
 class _State(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -150,12 +154,16 @@ def _to_file(trace: Trace) -> dict[str, Any]:
     }
     if trace.followed:
         header |= {"followed": True, "hidden": trace.hidden}
+    if trace.script is not None:
+        header["script"] = _known(msgspec.to_builtins(trace.script))
     return {"#meta": header, "params": _PARAMS, "vars": _VARS, "states": states}
 
 
-def _known(fields: dict[str, Any]) -> dict[str, Any]:
+def _known(value: Any) -> Any:
     """ITF has no null: a field that is None is left out."""
-    return {name: value for name, value in fields.items() if value is not None}
+    if isinstance(value, dict):
+        return {name: _known(field) for name, field in value.items() if field is not None}
+    return [_known(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _state(index: int, s: Snapshot) -> dict[str, Any]:
@@ -196,7 +204,18 @@ def _from_file(file: _File) -> Trace:
                 _check_blocks(call.blocks, config, f"{place}.call.blocks")
             steps.append(Step(call, result, snapshot))
     meta = file.meta
-    return Trace(config, initial, tuple(steps), meta.description, meta.installed, meta.followed, meta.hidden)
+    if meta.script is not None and meta.script.setup.config != config:
+        raise ValueError("$.#meta.script: its engine is not that of the first state")
+    return Trace(
+        config,
+        initial,
+        tuple(steps),
+        meta.description,
+        meta.installed,
+        meta.followed,
+        meta.hidden,
+        meta.script,
+    )
 
 
 def _snapshot(state: _State, config: Config, place: str) -> Snapshot:

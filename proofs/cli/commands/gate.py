@@ -25,12 +25,12 @@ from slotproof.proofs.gate.gate import Report, Verdict
 from slotproof.proofs.gate.implementations import loader
 from slotproof.proofs.gate.isolation import Isolated
 from slotproof.proofs.gate.report import Commands, lines, write_gate_json, write_junit
+from slotproof.proofs.gate.schedulers import SCHEDULERS
 from slotproof.proofs.output.errors import Exit, UserError
 from slotproof.proofs.traces.trace import write_trace
 
 DEFAULT_CALLS = 20_000
 DEFAULT_STEPS = 5_000
-SCHEDULERS = ("torch-scheduler", "vllm-scheduler")
 EXITS = {
     Verdict.AGREES: Exit.GOOD,
     Verdict.CONSISTENT: Exit.GOOD,
@@ -177,8 +177,7 @@ def gate(
         )
         for times in (1, 2)
     )
-    manager = impl.removesuffix("-scheduler")
-    replay = command_line("replay", {"--impl": manager, **how}, trace)
+    replay = command_line("replay", {"--impl": impl, **how}, trace)
     for line in lines(report, impl, drawn, Commands(again, more, replay), coverage=coverage):
         console.print(line, markup=False)
     if report.failure is not None:

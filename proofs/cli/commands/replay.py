@@ -9,15 +9,18 @@ import click
 import msgspec
 
 from slotproof.proofs.cli import options
+from slotproof.proofs.cli.command_line import command_line
 from slotproof.proofs.cli.outputs import Outputs
 from slotproof.proofs.gate.compare import Strictness
 from slotproof.proofs.gate.gate import Verdict
 from slotproof.proofs.gate.implementations import loader
 from slotproof.proofs.gate.isolation import Isolated
 from slotproof.proofs.gate.replay import Replay, retell, run_again
-from slotproof.proofs.output.errors import Exit
+from slotproof.proofs.gate.schedulers import SCHEDULERS
+from slotproof.proofs.output.errors import Exit, UserError
 from slotproof.proofs.output.text import call_line, config_line, result_line
 from slotproof.proofs.output.words import counted
+from slotproof.proofs.traces.script import Script
 from slotproof.proofs.traces.trace import Step, read_trace
 
 
@@ -25,8 +28,9 @@ from slotproof.proofs.traces.trace import Step, read_trace
 @click.argument("trace", type=click.Path(path_type=Path))
 @click.option(
     "--impl",
-    metavar="torch|vllm|MODULE:FACTORY",
-    help="Drive an implementation too. Without it, the model alone tells the story.",
+    metavar="torch|vllm|torch-scheduler|vllm-scheduler|MODULE:FACTORY",
+    help="Drive an implementation too. Without it, the model alone tells the story. The trace of a "
+    "scheduler's gate drives the scheduler, or its manager alone.",
 )
 @click.option(
     "--compare",
@@ -56,6 +60,8 @@ def replay(
     outputs = Outputs({"--json": json_file}, read={"TRACE": trace})
     console = outputs.console()
     story = read_trace(trace)
+    if impl in SCHEDULERS:
+        return _replay_scheduler(story.script, trace, str(impl), device, outputs)
     found, told = retell(story, trace), 0
     console.print(f"engine: {config_line(story.config)}", markup=False)
 
@@ -73,6 +79,42 @@ def replay(
     verdict, code = _verdict(found)
     for line in _conclusion(found, verdict, "the model" if impl is None or found.by_model else impl):
         console.print(line, markup=False)
+    if story.script is not None:
+        scheduler = command_line("replay", {"--impl": story.script.scheduler}, trace)
+        console.print(f"  these are calls that a scheduler made; it is driven by: {scheduler}", markup=False)
+    _write(outputs, found, verdict)
+    return code
+
+
+def _replay_scheduler(
+    script: Script | None, trace: Path, scheduler: str, device: str, outputs: Outputs
+) -> Exit:
+    """The scheduler does it again."""
+    if script is None:
+        raise UserError(f"{trace}: no scheduler made it: drive a manager, --impl torch or --impl vllm")
+    from slotproof.proofs.gate.schedulers.replay import play_again
+    from slotproof.proofs.gate.schedulers.telling import lines
+
+    console, again = outputs.console(), play_again(script, scheduler, device)
+    console.print(f"engine: {config_line(script.setup.config)}", markup=False)
+    console.print(f"scheduler: {config_line(script.setup.scheduler)}", markup=False)
+    for line in lines(again.episode, again.failure):
+        console.print(line, markup=False)
+    calls, failure = len(again.episode.told), again.failure
+    found = Replay(calls, failure.differences if failure else [])
+    verdict, code = _verdict(found)
+    if failure is None:
+        conclusion = _conclusion(found, verdict, scheduler)
+    else:
+        conclusion = [f"{scheduler} disagrees {failure.where}", *[f"  {d.line}" for d in found.differences]]
+        conclusion += [f"  {failure.history}"] * bool(failure.history)
+    for line in conclusion:
+        console.print(line, markup=False)
+    _write(outputs, found, verdict)
+    return code
+
+
+def _write(outputs: Outputs, found: Replay, verdict: Verdict) -> None:
     outputs.write_json(
         {
             "verdict": verdict.value,
@@ -84,7 +126,6 @@ def replay(
             ],
         }
     )
-    return code
 
 
 def _verdict(found: Replay) -> tuple[Verdict, Exit]:

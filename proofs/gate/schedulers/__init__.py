@@ -3,3 +3,6 @@
 Imports the gate and `impl`'s device and scheduler. Start with `gate.py`; `vllm.py` drives vLLM's own
 scheduler.
 """
+
+SCHEDULERS = ("torch-scheduler", "vllm-scheduler")
+"""Those that have a name."""

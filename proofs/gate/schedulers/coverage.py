@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable
 
 from slotproof.impl.device.model_runner import ModelRunner
 from slotproof.impl.protocol import Allocate, CacheBlocks, EvictBlocks, Preempt
+from slotproof.impl.scheduler.protocol import Setup
 from slotproof.impl.scheduler.scheduler_config import SchedulingPolicy
 from slotproof.impl.scheduler.scheduler_output import SchedulerOutput
 from slotproof.model.language.state import LOADING, PREEMPTED, RUNNING, UNKNOWN, WAITING, State
 from slotproof.proofs.gate.coverage import reached
 from slotproof.proofs.gate.oracle import Expectation
-from slotproof.proofs.gate.schedulers.workload import MAX_DRAFTS, MAX_STEPS_IN_FLIGHT, Setup
+from slotproof.proofs.gate.schedulers.workload import MAX_DRAFTS, MAX_STEPS_IN_FLIGHT
 
 _CALL_ROWS = (
     "engine: full attention",

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from functools import partial
 
 from msgspec import structs
 
 from slotproof.impl.scheduler.connector import Connector
 from slotproof.impl.scheduler.manager import Listener
+from slotproof.impl.scheduler.protocol import Setup
 from slotproof.impl.vllm.engine import max_in_flight_tokens
 from slotproof.impl.vllm.parts import require_vllm
+from slotproof.impl.vllm.release import VERSION
 from slotproof.impl.vllm.scheduler import VllmScheduler
 from slotproof.proofs.gate.gate import Progress
 from slotproof.proofs.gate.schedulers.gate import ScheduleReport, campaign
-from slotproof.proofs.gate.schedulers.workload import Setup, setups
+from slotproof.proofs.gate.schedulers.workload import setups
+from slotproof.proofs.gate.trial import Asked
 from slotproof.proofs.output.errors import UserError
 
 
@@ -25,6 +27,14 @@ def vllm_scheduler(
     """vLLM's scheduler over its own manager; `known` counts what KNOWN.md tells of it."""
     steps = setup.steps_in_flight
     return VllmScheduler(setup.config, setup.scheduler, listener, steps, connector, known)
+
+
+def need_vllm() -> None:
+    """Raises UserError where vLLM is not installed or does not import."""
+    try:
+        require_vllm("vllm.v1.core.sched.async_scheduler")
+    except ImportError as error:
+        raise UserError(f"--impl vllm-scheduler: {error}") from None
 
 
 def vllm_campaign(
@@ -48,10 +58,7 @@ def vllm_campaign(
     Raises:
         UserError: vLLM is not installed or does not import.
     """
-    try:
-        require_vllm("vllm.v1.core.sched.async_scheduler")
-    except ImportError as error:
-        raise UserError(f"--impl vllm-scheduler: {error}") from None
+    need_vllm()
     known: Counter[str] = Counter()
     report = campaign(
         partial(vllm_scheduler, known),
@@ -63,6 +70,7 @@ def vllm_campaign(
         progress=progress,
     )
     report.known, report.known_is_accepted = known, accept_known
+    report.asked = Asked(scheduler="vllm-scheduler", installed=f"vLLM {VERSION}")
     return report
 
 
@@ -85,4 +93,4 @@ def _fit(setup: Setup) -> Setup:
         scheduler, long_prefill_token_threshold=threshold, num_lookahead_tokens=lookahead
     )
     config = structs.replace(config, max_in_flight_tokens=max_in_flight_tokens(scheduler, steps))
-    return replace(setup, config=config, scheduler=scheduler, steps_in_flight=steps)
+    return structs.replace(setup, config=config, scheduler=scheduler, steps_in_flight=steps)

@@ -6,10 +6,10 @@ from collections import Counter, deque
 from collections.abc import Iterator
 
 from slotproof.impl.protocol import AddRequest, Allocate, Call, Finish, Preempt, Result
+from slotproof.impl.scheduler.protocol import Arrival, Setup
 from slotproof.impl.scheduler.scheduler_output import ModelRunnerOutput, SchedulerOutput
 from slotproof.model.language.state import RUNNING, UNKNOWN, State
 from slotproof.proofs.gate.compare import Difference
-from slotproof.proofs.gate.schedulers.workload import Arrival, Setup
 from slotproof.proofs.output.words import counted
 
 WITHHELD = "A request that preempts itself ends the pass for those behind it"
@@ -39,9 +39,11 @@ class Work:
         self._ran: list[int] = []
         self._one_preempted_itself = False
 
-    def arrives(self, request: int, arrival: Arrival) -> None:
+    def arrives(self, arrival: Arrival) -> None:
         """A request is about to come."""
-        self._most[request] = min(len(arrival.tokens) + arrival.max_tokens, self._config.max_model_len)
+        self._most[arrival.request] = min(
+            len(arrival.tokens) + arrival.max_tokens, self._config.max_model_len
+        )
 
     def call(self, call: Call, result: Result) -> None:
         """The manager has been called."""
@@ -60,18 +62,19 @@ class Work:
         self._ran = [r for r in requests if s.status(r) == RUNNING]
         self._one_preempted_itself = False
 
-    def withheld(self, output: SchedulerOutput, s: State) -> list[Difference]:
-        """What a step that has just been scheduled leaves out."""
+    def withheld(self, output: SchedulerOutput, s: State) -> Iterator[tuple[int, Difference]]:
+        """What a step that has just been scheduled leaves out, and of whom."""
         self._scheduled.append({x.request: self._preemptions[x.request] for x in output.scheduled})
         if output.num_scheduled_tokens >= self._limits.max_num_scheduled_tokens:
-            return []
+            return
         owed = [r for r in self._ran if r not in self._scheduled[-1] and self._is_owed(r, s)]
         if owed and self._known is not None and self._one_preempted_itself:
             self._known[WITHHELD] += 1
-            return []
+            return
         left = self._limits.max_num_scheduled_tokens - output.num_scheduled_tokens
         have = f"it has {counted(left, 'token')} of budget left, and the request the slots for one"
-        return [Difference("work-withheld", f"request {r} in the step", f"none: {have}") for r in owed]
+        for r in owed:
+            yield r, Difference("work-withheld", f"request {r} in the step", f"none: {have}")
 
     def _is_owed(self, r: int, s: State) -> bool:
         """It runs, and a token of it could be computed without a new block."""
@@ -87,13 +90,12 @@ class Work:
             if s.status(r) == RUNNING and self._preemptions[r] == preemptions
         }
 
-    def lost(self, due: dict[int, int], s: State) -> Iterator[Difference]:
-        """What is missing of what was `due`, now that the step has been answered."""
+    def lost(self, due: dict[int, int], s: State) -> Iterator[tuple[int, Difference]]:
+        """What is missing of what was `due`, and to whom, now that the step has been answered."""
         for r, tokens in due.items():
             if s.num_tokens(r) != tokens:
                 got = f"{s.num_tokens(r)}: what was sampled is lost"
-                yield Difference("work-lost", f"request {r} to have {counted(tokens, 'token')}", got)
+                yield r, Difference("work-lost", f"request {r} to have {counted(tokens, 'token')}", got)
             elif s.status(r) == UNKNOWN and tokens < self._most[r]:
-                yield Difference(
-                    "work-lost", f"request {r} to have {self._most[r]} tokens", f"{tokens}: it ended"
-                )
+                due_in_all = f"request {r} to have {self._most[r]} tokens"
+                yield r, Difference("work-lost", due_in_all, f"{tokens}: it ended")

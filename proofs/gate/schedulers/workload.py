@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator, Sequence
 from random import Random
+from typing import Protocol
 
 from slotproof.impl.device.model_runner import VOCABULARY
 from slotproof.impl.protocol import Config
 from slotproof.impl.scheduler.connector import Match
+from slotproof.impl.scheduler.protocol import Arrival, Setup
 from slotproof.impl.scheduler.scheduler_config import SchedulerConfig, SchedulingPolicy
+from slotproof.proofs.traces.script import Abort, Add, Answer, Arrive, Drain, Event, Reset, Step
 
 LIVE_REQUESTS = 10
 """Requests alive at once, at most."""
@@ -19,27 +21,33 @@ _TAGS = [(0, 0)] * 8 + [(1, 0), (0, 1), (0, 2), (1, 1)]
 """Cache salt and LoRA; mostly none. Both LoRAs have one name (vllm#30931)."""
 
 
-@dataclass(frozen=True)
-class Setup:
-    """An engine and how it is run."""
+class Situation(Protocol):
+    """What a workload looks at before it draws what happens next."""
 
-    config: Config
-    scheduler: SchedulerConfig
-    steps_in_flight: int = 1
-    """Steps scheduled before the answer of the first of them is known, at most."""
-    has_connector: bool = False
+    steps: int
+    """Steps so far."""
+    is_idle: bool
+    """The last of them had nothing to do."""
 
+    @property
+    def in_flight(self) -> Sequence[object]:
+        """Steps that are not answered."""
+        ...
 
-@dataclass(frozen=True)
-class Arrival:
-    """A request that comes."""
+    @property
+    def alive(self) -> list[int]:
+        """Requests that have not ended."""
+        ...
 
-    tokens: tuple[int, ...]
-    max_tokens: int
-    salt: int
-    lora: int
-    priority: int
-    skip_reading_prefix_cache: bool
+    @property
+    def loading(self) -> list[int]:
+        """Requests whose load is under way."""
+        ...
+
+    @property
+    def doing(self) -> dict[int, Hashable]:
+        """By the number that it arrived under, what a request is doing."""
+        ...
 
 
 def setups(seed: int, unpublish: bool = True) -> tuple[Setup, ...]:
@@ -92,39 +100,84 @@ class Workload:
     """
 
     def __init__(self, setup: Setup, random: Random) -> None:
-        self.random = random
-        self._max_model_len = setup.config.max_model_len
+        self._random = random
+        self._setup = setup
         self._earlier: list[Arrival] = []
         # Then those that run first are preempted first, often when the step has them already.
-        self._latest_first = self.one_in(2)
+        self._latest_first = self._one_in(2)
 
-    def one_in(self, n: float) -> bool:
-        """True once in n."""
-        return self.random.random() * n < 1
+    def events(self, now: Situation, steps: int, patience: int | None) -> Iterator[Event]:
+        """So many steps with all that may happen, and, unless `patience` is None, at most so many more until
+        every request has finished."""
+        for _ in range(steps):
+            yield from self._arrivals(now)
+            yield from self._disturbances(now)
+            yield from self._step(now)
+        while patience is not None and (now.alive or now.in_flight):
+            if now.steps > steps + patience:
+                yield Drain(0)
+            yield from self._arrivals(now)
+            yield from self._step(now)
 
-    def arrival(self) -> Arrival:
-        """A prompt that starts as an earlier one does or as a fixed stream, and may end otherwise."""
-        random = self.random
-        length = random.randint(1, (self._max_model_len - 1) // random.choice((1, 2, 4)) or 1)
-        earlier = random.choice(self._earlier[-LIVE_REQUESTS:]) if self._earlier and self.one_in(2) else None
-        stream = ((earlier.tokens if earlier else ()) + (1,) * length)[:length]
-        tail = random.randint(0, length) if self.one_in(2) else 0
-        tokens = stream[: length - tail] + tuple(random.randrange(VOCABULARY) for _ in range(tail))
-        max_tokens = random.randint(1, max(1, self._max_model_len - length))
-        priority = -1 - len(self._earlier) if self._latest_first else random.randrange(4)
-        salt, lora = random.choice(_TAGS)
-        if earlier and earlier.lora and self.one_in(2):
-            salt, lora = earlier.salt, 3 - earlier.lora  # the other LoRA of the same name
-        self._earlier.append(Arrival(tokens, max_tokens, salt, lora, priority, self.one_in(12)))
-        return self._earlier[-1]
-
-    def abort(self, kinds: dict[int, Hashable]) -> int:
-        """A request to abort, of requests by what they are doing: the rare ones are as likely."""
-        kind = self.random.choice(sorted(set(kinds.values()), key=repr))
-        return self.random.choice([request for request, of_kind in kinds.items() if of_kind == kind])
+    def number(self, most: int) -> int:
+        """From 0 to `most`."""
+        return self._random.randint(0, most)
 
     def match(self, most: int) -> Match:
         """What a connector has, of `most` tokens."""
-        if most < 1 or self.one_in(2):
+        if most < 1 or self._one_in(2):
             return Match()
-        return Match(self.random.randint(1, most), is_async=self.one_in(2))
+        return Match(self._random.randint(1, most), is_async=self._one_in(2))
+
+    def _arrivals(self, now: Situation) -> Iterator[Event]:
+        """Loads arrive."""
+        arrived = tuple(request for request in now.loading if self._one_in(4))
+        if arrived:
+            yield Arrive(arrived)
+
+    def _disturbances(self, now: Situation) -> Iterator[Event]:
+        """Requests come and are aborted, the prefix cache is reset."""
+        while len(now.alive) < LIVE_REQUESTS and self._one_in(2.5):
+            yield Add(self._arrival())
+        if now.alive and self._one_in(10):
+            yield Abort(self._victim(now.doing))
+        if self._one_in(40):
+            yield Reset(self._one_in(2))
+
+    def _step(self, now: Situation) -> Iterator[Event]:
+        """A step, and the answers of some that are in flight."""
+        yield Step()
+        most = 0 if now.is_idle else self._setup.steps_in_flight - 1
+        while len(now.in_flight) > most or (now.in_flight and self._one_in(4)):
+            yield Answer()
+
+    def _one_in(self, n: float) -> bool:
+        """True once in n."""
+        return self._random.random() * n < 1
+
+    def _arrival(self) -> Arrival:
+        """A prompt that starts as an earlier one does or as a fixed stream, and may end otherwise."""
+        random, most = self._random, self._setup.config.max_model_len
+        length = random.randint(1, (most - 1) // random.choice((1, 2, 4)) or 1)
+        earlier = random.choice(self._earlier[-LIVE_REQUESTS:]) if self._earlier and self._one_in(2) else None
+        stream = ((earlier.tokens if earlier else ()) + (1,) * length)[:length]
+        tail = random.randint(0, length) if self._one_in(2) else 0
+        salt, lora = random.choice(_TAGS)
+        if earlier and earlier.lora and self._one_in(2):
+            salt, lora = earlier.salt, 3 - earlier.lora  # the other LoRA of the same name
+        arrival = Arrival(
+            request=len(self._earlier),
+            tokens=stream[: length - tail] + tuple(random.randrange(VOCABULARY) for _ in range(tail)),
+            max_tokens=random.randint(1, max(1, most - length)),
+            salt=salt,
+            lora=lora,
+            priority=-1 - len(self._earlier) if self._latest_first else random.randrange(4),
+            skip_reading_prefix_cache=self._one_in(12),
+        )
+        self._earlier.append(arrival)
+        return arrival
+
+    def _victim(self, doing: dict[int, Hashable]) -> int:
+        """A request to abort: the rare things to be doing are as likely."""
+        kind = self._random.choice(sorted(set(doing.values()), key=repr))
+        return self._random.choice([request for request, of_kind in doing.items() if of_kind == kind])

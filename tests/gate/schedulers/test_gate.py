@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,20 +12,23 @@ from slotproof.impl.allocator.adapter import TorchAllocator
 from slotproof.impl.device.worker import Worker
 from slotproof.impl.protocol import Call, Config, Result, TakeNewBlockIds
 from slotproof.impl.scheduler.connector import Connector
+from slotproof.impl.scheduler.gated import TorchScheduler
 from slotproof.impl.scheduler.manager import Listener, Recording
+from slotproof.impl.scheduler.protocol import Setup
 from slotproof.impl.scheduler.scheduler import Scheduler
 from slotproof.impl.scheduler.scheduler_output import SchedulerOutput
 from slotproof.proofs.cli.main import run
 from slotproof.proofs.gate.gate import Verdict
 from slotproof.proofs.gate.schedulers.coverage import schedule_rows
-from slotproof.proofs.gate.schedulers.gate import Episode, Make, campaign, torch_scheduler
-from slotproof.proofs.gate.schedulers.workload import Setup, setups
+from slotproof.proofs.gate.schedulers.episode import Episode, Make
+from slotproof.proofs.gate.schedulers.gate import campaign, torch_scheduler
+from slotproof.proofs.gate.schedulers.workload import setups
 
 
 def making(scheduler: type[Scheduler] = Scheduler, manager: type[TorchAllocator] = TorchAllocator) -> Make:
-    def make(setup: Setup, connector: Connector | None, listener: Listener) -> Scheduler:
+    def make(setup: Setup, connector: Connector | None, listener: Listener) -> TorchScheduler:
         recording = Recording(manager(setup.config), listener)
-        return scheduler(setup.config, setup.scheduler, recording, connector)
+        return TorchScheduler(scheduler(setup.config, setup.scheduler, recording, connector))
 
     return make
 
@@ -66,7 +68,7 @@ def test_a_manager_that_answers_otherwise_is_found() -> None:
 
 def test_a_call_outside_the_contract_is_found() -> None:
     setup = next(setup for setup in setups(0) if setup.config.max_in_flight_tokens > 1)
-    tight = replace(setup, config=structs.replace(setup.config, max_in_flight_tokens=1))
+    tight = structs.replace(setup, config=structs.replace(setup.config, max_in_flight_tokens=1))
     report = campaign(steps=200, engines=(tight,))
     assert report.failure is not None
     assert "exceed max_in_flight_tokens" in report.failure.differences[0].got

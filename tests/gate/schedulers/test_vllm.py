@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -16,15 +15,17 @@ from msgspec import structs
 
 from slotproof.impl.device.worker import Worker
 from slotproof.impl.protocol import AddRequest, Allocate, Call, Complete, Config, Finish
+from slotproof.impl.scheduler.protocol import Setup
 from slotproof.impl.scheduler.scheduler_config import SchedulerConfig, SchedulingPolicy
 from slotproof.impl.vllm.calls import REBORN, UNWRITTEN
 from slotproof.impl.vllm.engine import max_in_flight_tokens
 from slotproof.proofs.cli.main import run
 from slotproof.proofs.gate.gate import Verdict
-from slotproof.proofs.gate.schedulers.gate import Episode, ScheduleReport, campaign
+from slotproof.proofs.gate.schedulers.episode import Episode
+from slotproof.proofs.gate.schedulers.gate import ScheduleReport, campaign
 from slotproof.proofs.gate.schedulers.vllm import vllm_campaign, vllm_scheduler, vllm_setups
 from slotproof.proofs.gate.schedulers.work import WITHHELD
-from slotproof.proofs.gate.schedulers.workload import Setup, setups
+from slotproof.proofs.gate.schedulers.workload import setups
 from slotproof.proofs.gate.trial import Failure
 
 STEPS = 1500
@@ -56,7 +57,7 @@ ASYNC = setup(
     structs.replace(PLAIN.scheduler, num_spec_tokens=2, num_lookahead_tokens=2, async_scheduling=True),
     steps_in_flight=2,
 )
-LOADS = replace(PLAIN, has_connector=True)
+LOADS = structs.replace(PLAIN, has_connector=True)
 KINDS = {
     "plain": PLAIN,
     "priority": PRIORITY,
@@ -116,7 +117,7 @@ def story(kind: Setup, steps: int = 400) -> list[Call]:
     """The calls of one workload."""
     episode = Episode(kind, partial(vllm_scheduler, Counter()), Worker, seed=3)
     assert episode.run(steps) is None
-    return [e.call for e in episode.story]
+    return [told.call for told in episode.told]
 
 
 @pytest.mark.vllm
@@ -152,7 +153,7 @@ def failure(kind: Setup, seed: int = 3) -> Failure:
 
 @pytest.mark.vllm
 def test_what_is_known_is_found_where_it_is_not_undone() -> None:
-    as_it_is = replace(PRIORITY, scheduler=structs.replace(PRIORITY.scheduler, unpublish=False))
+    as_it_is = structs.replace(PRIORITY, scheduler=structs.replace(PRIORITY.scheduler, unpublish=False))
     (found,) = failure(as_it_is).differences
     assert "held by nobody" in found.field
     assert "published with positions" in found.got

@@ -10,9 +10,11 @@ import torch
 from slotproof.impl.device.attention import paged_attention
 from slotproof.impl.device.kv_cache import KVCache
 from slotproof.impl.device.worker import Attend, Batch, LoadedKV, Worker
+from slotproof.impl.scheduler.protocol import Setup
 from slotproof.impl.scheduler.scheduler_output import ModelRunnerOutput, SchedulerOutput
-from slotproof.proofs.gate.schedulers.gate import Episode, torch_scheduler
-from slotproof.proofs.gate.schedulers.workload import Setup, setups
+from slotproof.proofs.gate.schedulers.episode import Episode
+from slotproof.proofs.gate.schedulers.gate import torch_scheduler
+from slotproof.proofs.gate.schedulers.workload import setups
 
 QUERY_HEADS, HEAD_SIZE = 4, 4
 
@@ -104,7 +106,7 @@ def test_the_schedules_had_hits_and_preemptions() -> None:
     seen: set[str] = set()
     for index in (1, 3):
         episode = AttendingEpisode(setups(7)[index], seed=index)
-        assert episode.run(40) is None
+        assert episode.run(90) is None
         seen |= {row for row, count in episode.coverage.rows.items() if count}
     wanted = {"stage 3: an idle hit", "stage 3: a held hit", "preempted: priority", "engine: sliding window"}
     assert wanted <= seen

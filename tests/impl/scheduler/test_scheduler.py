@@ -203,7 +203,7 @@ def test_answers_to_an_earlier_life_are_dropped() -> None:
 
 
 def loads(is_async: bool) -> Bench:
-    bench = Bench(ConnectorStub(lambda most: Match(min(most, 6), is_async), 4))
+    bench = Bench(ConnectorStub(lambda request, most: Match(min(most, 6), is_async), 4))
     bench.add(0, 9)
     return bench
 
@@ -238,7 +238,7 @@ def test_an_abort_waits_for_the_load() -> None:
 @pytest.mark.parametrize(("length", "granted"), [(17, True), (21, False)])
 def test_a_load_leaves_the_blocks_that_a_prompt_still_needs(length: int, granted: bool) -> None:
     """Of eight blocks request 0 has one and needs three more: four are left for a load."""
-    connector = ConnectorStub(lambda most: Match(0 if most == 15 else most, True), 4)
+    connector = ConnectorStub(lambda request, most: Match(0 if most == 15 else most, True), 4)
     bench = Bench(connector, long_prefill_token_threshold=4)
     bench.add(0, 16)
     bench.add(1, length)
@@ -249,7 +249,7 @@ def test_a_load_leaves_the_blocks_that_a_prompt_still_needs(length: int, granted
 
 
 def test_a_load_leaves_the_blocks_that_another_load_still_needs() -> None:
-    connector = ConnectorStub(lambda most: Match(4, True), 4)
+    connector = ConnectorStub(lambda request, most: Match(4, True), 4)
     bench = Bench(connector, num_lookahead_tokens=3)
     bench.add(0, 14)
     bench.add(1, 14)
