@@ -39,7 +39,7 @@ def test_every_package_is_installed() -> None:
     listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
     found = {
         ".".join(("slotproof", *init.parent.relative_to(ROOT).parts))
-        for room in ("model", "impl", "proofs")
+        for room in ("model", "impl", "proofs", "testing")
         for init in (ROOT / room).rglob("__init__.py")
     }
     assert set(listed) == found

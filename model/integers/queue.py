@@ -21,6 +21,9 @@ class Pieces:
     def __len__(self) -> int:
         return len(self._home)
 
+    def __contains__(self, block: object) -> bool:
+        return block in self._home
+
     def __iter__(self) -> Iterator[int]:
         for piece in self._pieces:
             yield from piece

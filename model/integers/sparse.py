@@ -10,7 +10,7 @@ rule off the model runs densely.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Container
 from functools import partial
 from typing import Any
 
@@ -129,6 +129,12 @@ class Sparse(Dense):
 
     def forget(self, request: int) -> None:
         del self.texts[request]
+
+    def free_blocks(self, s: State) -> Container[int]:
+        """The blocks of a settled state's free queue."""
+        queue = getattr(s.at, "__self__", None)
+        assert isinstance(queue, QueueVersion)
+        return queue.held()
 
     @property
     def num_ids(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from enum import Enum
 from itertools import zip_longest
 from typing import Any
@@ -150,17 +150,27 @@ class KeyMatch:
             return []
         found = []
         for block, (ours, theirs) in enumerate(zip(expected, got, strict=True)):
-            if ours is None and theirs is None:
-                continue
-            if ours is None or theirs is None:
-                state = ("no hash", "a hash") if ours is None else ("a hash", "no hash")
-                found.append(Difference(f"hashes[{block}]", *state))
-            elif self._to_got.setdefault(ours, theirs) != theirs:
-                found.append(Difference(f"hashes[{block}]", "the key of equal tokens before", "another key"))
-            elif self._to_expected.setdefault(theirs, ours) != ours:
-                found.append(Difference(f"hashes[{block}]", "a key of its own", "the key of other tokens"))
+            found += self.of_block(block, ours, theirs)
         self._last = (expected, got)
         return found
+
+    def of_block(self, block: int, ours: Any, theirs: Any) -> list[Difference]:
+        """A block hashed on one side only, or by a key that is equal to another on one side only."""
+        if ours is None and theirs is None:
+            return []
+        if ours is None or theirs is None:
+            state = ("no hash", "a hash") if ours is None else ("a hash", "no hash")
+            return [Difference(f"hashes[{block}]", *state)]
+        if self._to_got.setdefault(ours, theirs) != theirs:
+            return [Difference(f"hashes[{block}]", "the key of equal tokens before", "another key")]
+        if self._to_expected.setdefault(theirs, ours) != ours:
+            return [Difference(f"hashes[{block}]", "a key of its own", "the key of other tokens")]
+        return []
+
+    def keep(self, keys: Collection[Any]) -> None:
+        """Forget every key of the model but these."""
+        self._to_got = {ours: theirs for ours, theirs in self._to_got.items() if ours in keys}
+        self._to_expected = {theirs: ours for ours, theirs in self._to_got.items()}
 
 
 def result_differences(
