@@ -222,10 +222,8 @@ def _tokens(s: State, r: Int) -> Bool:
 
 def _covered(s: State, row: Int) -> Bool:
     r, g = s.engine.owner(row), s.engine.group(row)
-    return both(
-        s.length(row) >= s.engine.blocks(s.computed(r), g),
-        s.length(row) <= s.engine.blocks(s.engine.max_model_len, g),
-    )
+    in_bounds = both(s.computed(r) <= s.slots(r), s.slots(r) <= s.engine.max_model_len)
+    return both(s.length(row) == s.engine.blocks(s.slots(r), g), in_bounds)
 
 
 def _published(s: State, row: Int) -> Bool:

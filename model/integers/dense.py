@@ -51,7 +51,7 @@ _BY_BLOCK = {
     "written",
 }
 _BY_ROW = {"length", "first", "num_cached"}
-_BY_REQUEST = {"status", "num_tokens", "computed", "in_flight", "unwritten"}
+_BY_REQUEST = {"status", "num_tokens", "computed", "in_flight", "unwritten", "slots"}
 OUTSIDE: dict[str, Any] = {"rank": -1, "held_rank": -1, "evicted_idle": False}
 
 

@@ -94,6 +94,8 @@ class State:
     """request -> the last of its computed tokens, those whose KV is still to be written."""
     written: Function
     """block -> the token up to which it holds the KV of its writer's tokens."""
+    slots: Function
+    """request -> tokens for which every one of its tables has slots, and none has a block for more."""
 
     @property
     def read(self) -> Reading[State]:
@@ -170,6 +172,7 @@ FUNCTIONS = {
     "evicted_idle": 1,
     "unwritten": 1,
     "written": 1,
+    "slots": 1,
 }
 """The fields that are functions, with their number of arguments."""
 

@@ -18,6 +18,7 @@ from slotproof.model.language.algebra import (
     either,
     implies,
     ite,
+    maximum,
     minimum,
     negate,
     within,
@@ -93,9 +94,11 @@ def allocate(s: State, request: Int, ask: Ask) -> Outcome:
     """One `allocate_slots`; if granted, the scheduler advances the request by what it scheduled."""
     answer = allocate_slots(s, request, ask)
     t = answer.state
+    asked = minimum(answer.total + ask.new + ask.lookahead, s.engine.max_model_len)
 
     def advance() -> State:
         return t.replace(
+            slots=Change(t.slots, one(request), lambda q: maximum(t.slots(q), asked)),
             computed=Change(t.computed, one(request), answer.total + ask.new),
             in_flight=Change(t.in_flight, one(request), lambda q: t.in_flight(q) + ask.new),
             unwritten=Change(t.unwritten, one(request), lambda q: t.unwritten(q) + ask.external + ask.new),
@@ -210,6 +213,7 @@ def _leave(s: State, r: Int, status: Int) -> Outcome:
         computed=Change(t.computed, one(r), 0),
         in_flight=Change(t.in_flight, one(r), 0),
         unwritten=Change(t.unwritten, one(r), 0),
+        slots=Change(t.slots, one(r), 0),
     )
     return Outcome(state, pool=t)
 

@@ -11,7 +11,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from slotproof.model.language.algebra import Bool, Function, Int, both, implies, ite, minimum, negate, within
+from slotproof.model.language.algebra import (
+    Bool,
+    Function,
+    Int,
+    both,
+    implies,
+    ite,
+    maximum,
+    minimum,
+    negate,
+    within,
+)
 from slotproof.model.language.keys import block_key
 from slotproof.model.language.state import ABSENT, NO_HASH, RUNNING, State
 
@@ -133,6 +144,7 @@ def decode_step(s: State, batch: Batch) -> State:
         writer_index=lambda b: ite(is_taken(b), s.length(owner(b)), s.writer_index(b)),
         evicted_idle=lambda b: both(negate(is_taken(b)), s.evicted_idle(b)),
         written=lambda b: ite(is_taken(b), 0, s.written(b)),
+        slots=lambda q: ite(batch.has(q), maximum(s.slots(q), s.computed(q) + 1), s.slots(q)),
     )
 
 

@@ -40,7 +40,7 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
     "holder_index": ("block", "reference"),
 }
 """What the arguments of a field are; of the others, a block or a request."""
-_OF_REQUEST = ("status", "num_tokens", "computed", "in_flight", "unwritten")
+_OF_REQUEST = ("status", "num_tokens", "computed", "in_flight", "unwritten", "slots")
 _DEFAULT: dict[str, Any] = {"rank": -1, "held_rank": -1, "evicted_idle": False}
 
 

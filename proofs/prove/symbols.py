@@ -106,6 +106,8 @@ class Symbols:
         """What holds of every number of a range, at one number: for a solver that would not look there."""
         self.alone: Bool = False
         """Nobody else holds a block of the request at hand: what a release gives back is then exact."""
+        self.named: State | None = None
+        """The state before stage 4, with names for what has come to be long terms."""
         self._loops = loops
         self._path: list[z3.BoolRef] = []
         self.names = Names()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import z3
@@ -16,14 +17,14 @@ from slotproof.model.claims.admission import alone
 from slotproof.model.claims.check import GIVES_BACK, LEAVING, NOBODY, NOT_OTHER, Check, Part, settled_at
 from slotproof.model.claims.invariants import LEDGER, STEPWISE, WRITTEN, Invariant
 from slotproof.model.claims.statements import CHECKS
-from slotproof.model.language.algebra import Bool, both, implies
+from slotproof.model.language.algebra import Bool, both, implies, within
 from slotproof.model.language.engine import Engine
 from slotproof.model.language.groups import FULL as FULL_KIND
 from slotproof.model.language.groups import Groups
 from slotproof.model.language.rules import Rules
 from slotproof.model.language.state import State
 from slotproof.model.scheduling.caller import ACTIONS, Outcome, waits
-from slotproof.model.system.allocate_slots import Ask
+from slotproof.model.system.allocate_slots import Answer, Ask
 from slotproof.model.system.attention.group import skipped_tokens
 from slotproof.model.system.prefix_cache import Hits, get_computed_blocks, hits_for
 from slotproof.proofs.campaign.kinds import FULL
@@ -32,7 +33,8 @@ from slotproof.proofs.prove.claims import Claim, as_term, of_state, same_terms
 from slotproof.proofs.prove.names import claimed
 from slotproof.proofs.prove.obligation import Obligation, mentions
 from slotproof.proofs.prove.obligations import sums
-from slotproof.proofs.prove.obligations.group_loops.ends import end_of_loop
+from slotproof.proofs.prove.obligations.group_loops.ends import NAMED, end_of_loop
+from slotproof.proofs.prove.obligations.places import Places
 from slotproof.proofs.prove.symbols import Symbols, as_term_int
 
 LATER_CHUNK = "later-chunk"
@@ -247,9 +249,11 @@ def _bookkeeping(name: str, made: Made, kind: str, known: tuple[z3.BoolRef, ...]
 def with_care(name: str, kind: str, rules: Rules) -> Iterator[Obligation]:
     """A call of a caller with care keeps what is published, and what is computed, written."""
     made = _make(name, kind, rules, careful=True)
-    known = (*made.read.assumed, *_lemmas(made))
+    known = (*made.read.assumed, *_lemmas(made), *_taken(made))
     for invariant in WRITTEN:
         claim = of_state(invariant, made.outcome.state)
+        named, alike = _named(made, invariant, claim.values())
+        claim = of_state(invariant, named or made.outcome.state)
         counts = arithmetic.MONOTONE if invariant.name == "no-more-is-written" else ()
         yield Obligation(
             f"{name} with care: {claim.name}",
@@ -257,7 +261,12 @@ def with_care(name: str, kind: str, rules: Rules) -> Iterator[Obligation]:
             kind,
             "worker",
             f"care {name}",
-            (*known, *(fact.assumed() for fact in counts), *_at_the_writer(made, claim, *WRITTEN)),
+            (
+                *known,
+                *(as_term(fact) for fact in alike),
+                *(fact.assumed() for fact in counts),
+                *_at_the_writer(made, claim, *WRITTEN, named=named),
+            ),
             claim.goal(),
             is_leaf=True,
         )
@@ -265,6 +274,33 @@ def with_care(name: str, kind: str, rules: Rules) -> Iterator[Obligation]:
         if check.care and _is_about(check, name):
             everywhere = (of_state(i, made.before).assumed() for i in (*INVARIANTS, *WRITTEN))
             yield from _checked(f"{name} with care", check, made, kind, (*known, *everywhere))
+
+
+def _named(made: Made, invariant: Invariant, values: list[Any]) -> tuple[State | None, list[Bool]]:
+    """The state after a call, with names for the block that an invariant is about and for where it was taken
+    for: of several groups these are long terms, and Z3 would have to compare what is built on them."""
+    t, named, answer = made.outcome.state, made.read.named, made.outcome.answer
+    if named is None or answer is None:
+        return None, []
+    if not t.table(*_ANY_ENTRY).eq(answer.committed.table(*_ANY_ENTRY)):
+        return None, []  # without a rule stage 1 comes last
+    if invariant.name == "hashed-blocks-are-written":
+        return t.replace(**{field: getattr(named, field) for field in NAMED}), []
+    u = t.replace(**{field: made.read.unknown(field) for field in NAMED})
+    block = values[0] if len(values) == 1 else u.table(*values)
+    writer = u.writer_row(block), u.writer_index(block)
+    entries = [writer, values] if len(values) == 2 else [writer]
+    same = [u.table(*entry) == t.table(*entry) for entry in entries]
+    return u, [writer[0] == t.writer_row(block), writer[1] == t.writer_index(block), *same]
+
+
+_ANY_ENTRY = (claimed("row", 0), claimed("index", 0))
+
+
+def _taken(made: Made) -> Iterator[z3.BoolRef]:
+    """That the pool has the blocks that groups take: `call` shows it, with more in sight."""
+    if not made.before.engine.groups.is_one:
+        yield from (needed.claim for needed in made.read.needed if needed.name.startswith("take-groups"))
 
 
 def _is_undisturbed(check: Check) -> bool:
@@ -275,17 +311,25 @@ def _is_about(check: Check, name: str) -> bool:
     return check.about == name or (check.about == "leave" and name in LEAVING)
 
 
-def _at_the_writer(made: Made, claim: Claim, *more: Invariant) -> Iterator[z3.BoolRef]:
+def _at_the_writer(
+    made: Made, claim: Claim, *more: Invariant, named: State | None = None
+) -> Iterator[z3.BoolRef]:
     """The invariants, and `more` of the state before, at the entry that a claim is about, and at the entry
-    that its block was taken for."""
-    s, r, t, answer = made.before, made.request, made.outcome.state, made.outcome.answer
-    states = (s, t if answer is None else answer.committed)
+    that its block was taken for; that of `named`, if it is given."""
+    s, r, t, answer = made.before, made.request, named or made.outcome.state, made.outcome.answer
+    states = (s, made.outcome.state if answer is None else answer.committed)
     values = tuple(claim.values())
     block = values[0] if claim.arity == 1 else t.table(*values)
     places = [values] if claim.arity == 2 else []
-    for state in states:
-        row, index = state.writer_row(block), state.writer_index(block)
-        places += [(row, index), (s.engine.row(r, s.engine.group(row)), index)]
+    if named is None:
+        for state in states:
+            row, index = state.writer_row(block), state.writer_index(block)
+            places += [(row, index), (s.engine.row(r, s.engine.group(row)), index)]
+    else:
+        row, index = t.writer_row(block), t.writer_index(block)
+        places.append((row, index))
+        if claim.arity == 1:  # stage 4 looks there
+            places.append((s.engine.row(r, s.engine.group(row)), index))
     owner = s.engine.owner
     at = {
         ("block",): [(block,)],
@@ -298,11 +342,40 @@ def _at_the_writer(made: Made, claim: Claim, *more: Invariant) -> Iterator[z3.Bo
             for where in at.get(invariant.variables, ()):
                 yield as_term(invariant.holds(state, *where))
     if answer is not None:  # new entries are the front of the queue
+        for queue, position in _queues(made, answer):
+            if not s.engine.groups.is_one:
+                yield from (as_term(fact) for fact in _of_block(queue, block))
+            for row, index in places:
+                at_position, facts = position(row, index)
+                yield from (as_term(fact) for fact in facts)
+                for invariant in STEPWISE:
+                    if invariant.variables == ("position",):
+                        yield as_term(invariant.holds(queue, at_position))
+
+
+Position = Callable[[Any, Any], tuple[Any, list[Bool]]]
+"""(row, index) -> where a new entry of the row was in the queue, with what is known of sums there."""
+
+
+def _queues(made: Made, answer: Answer) -> Iterator[tuple[State, Position]]:
+    """The states in which stage 3 takes blocks, with the places in their queues of those that it takes."""
+    engine, ask = made.before.engine, made.ask
+    assert ask is not None
+    if engine.groups.is_one:
         queue = answer.adopted
-        for invariant in STEPWISE:
-            if invariant.variables == ("position",):
-                for row, index in places:
-                    yield as_term(invariant.holds(queue, index - queue.length(row)))
+        yield queue, lambda row, index: (index - queue.length(row), [])
+        return
+    amounts = sums.Allocation(made.before, made.request, ask, answer)
+    for state, amount in ((answer.adopted, amounts.external), (answer.loaded, amounts.new)):
+        yield state, partial(_in_queue, made.read, state, amount)
+
+
+def _in_queue(
+    read: Symbols, queue: State, amount: sums.Amount, row: Any, index: Any
+) -> tuple[Any, list[Bool]]:
+    total, num, g = read.summed(amount), read.engine.groups.num, read.engine.group(row)
+    piece = implies(within(0, g, num), both(total(g) >= 0, total(g) + amount(g) <= total(num)))
+    return total(g) + index - queue.length(row), [piece]
 
 
 def _at_any(read: Symbols, values: Iterable[Any]) -> Iterator[z3.BoolRef]:
@@ -405,12 +478,7 @@ def _instances(check: Check, made: Made, values: list[z3.ArithRef]) -> Iterator[
                 if variable == "index":
                     yield from _of_block(state, state.table(row, value))
     if check.name == LONE_REQUEST:
-        # Each held block is at a place of its own in the request's table: there are no more than places.
-        first = s.first(r)
-        pigeons = made.read.integer("pigeon"), made.read.integer("pigeon")
-        yield arithmetic.pigeonhole(
-            pigeons, s.num_held, s.length(r) - first, lambda j: s.writer_index(s.held(j)) - first
-        ).body()
+        yield from _one_place_each(made.read, s, r)
     if check.name == "dropped-blocks-stay-unwritten" and not s.engine.groups.is_one:
         group, index = values
         yield from _holders(s, t, s.table(s.engine.row(r, group), index))
@@ -421,6 +489,26 @@ def _instances(check: Check, made: Made, values: list[z3.ArithRef]) -> Iterator[
                 yield from (as_term(fact.body(j)) for j in hand)
             elif fact.arity == 2:
                 yield from (as_term(fact.body(i, j)) for i in hand for j in hand)
+
+
+def _one_place_each(read: Symbols, s: State, r: Any) -> Iterator[Bool]:
+    """Each held block is at a place of its own in the request's tables: there are no more than places."""
+    places = Places(s, r, s.first, s.length)
+
+    def group(j: Any) -> Any:
+        return s.engine.group(s.writer_row(s.held(j)))
+
+    def place(j: Any) -> Any:
+        return places.of(group(j), s.writer_index(s.held(j)))
+
+    pigeons = read.integer("pigeon"), read.integer("pigeon")
+    yield arithmetic.pigeonhole(pigeons, s.num_held, places.number, place).body()
+    if s.engine.groups.is_one:
+        return
+    yield from places.facts(*(group(j) for j in pigeons))
+    for j in pigeons:
+        row, index = s.holder_row(s.held(j), 0), s.holder_index(s.held(j), 0)
+        yield from mentions(both(s.table(row, index) == s.first(row), s.slot(row, index) == s.length(row)))
 
 
 def state_checks(kind: str, rules: Rules) -> Iterator[Obligation]:

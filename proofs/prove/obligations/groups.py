@@ -19,7 +19,7 @@ from slotproof.proofs.prove.obligations.loops import LOOPS
 from slotproof.proofs.prove.obligations.padded import padded
 from slotproof.proofs.prove.symbols import terms_without_truth
 
-OF_ONE_GROUP = ("batch-in-order", "published-is-written", "progress")
+OF_ONE_GROUP = ("batch-in-order",)
 """Statements that are proved of engines with one group."""
 
 
@@ -62,8 +62,8 @@ def _of_kind(kind: str) -> Iterator[Group]:
     yield Group("lookup", kind, partial(calls.lookup, kind))
     if kind == FULL:
         yield Group("batch", kind, partial(batch, kind))
+    yield Group("line", kind, partial(line, kind))
     if kind != HYBRID:
-        yield Group("line", kind, partial(line, kind))
         yield Group("padded", kind, partial(padded, kind))
     yield Group("initial", kind, partial(steps.initial_state, kind))
     yield Group("arithmetic", kind, partial(steps.arithmetic_lemmas, kind))

@@ -124,12 +124,20 @@ def of_check(
             return new + idle_hits(answer.released, row, ask, total)
 
         return alike(given, [a.need], [of_rows(s, r, cost)], num)
-    if name in ("empty-pool-admits", "lone-request-is-granted"):
-        tokens = total + ask.new + ask.lookahead
-        return [
-            at_most([a.need], [lambda g: held_at_once(engine, g, tokens)]),
-            at_most([a.whole], [lambda g: held_at_once(engine, g, s.num_tokens(r))]),
-        ]
+    tokens = total + ask.new + ask.lookahead
+
+    def most(g: Int) -> Int:
+        return held_at_once(engine, g, tokens)
+
+    if name == "empty-pool-admits":
+        whole = at_most([a.whole], [lambda g: held_at_once(engine, g, s.num_tokens(r))])
+        return [at_most([a.need], [most]), whole]
+    if name == "lone-request-is-granted":
+        # Either no table has slots for what is asked, or all have, and nothing is needed.
+        live = of_rows(s, r, lambda row: maximum(0, s.length(row) - s.first(row)))
+        asked = minimum(tokens, engine.max_model_len)
+        more = at_most([a.need, live], [most, a.released], s.slots(r) <= asked)
+        return [more, at_most([a.need], [], asked <= s.slots(r))]
     if name == "later-chunk-is-granted":
         return [
             at_most([a.need], [still_missing(s, r), a.released]),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from slotproof.model.language.algebra import Bool, Int, both, implies
-from slotproof.model.language.state import State
+from slotproof.model.language.state import FUNCTIONS, State
 from slotproof.proofs.prove.claims import Claim
 from slotproof.proofs.prove.obligations.group_loops.adopt import ADOPT
 from slotproof.proofs.prove.obligations.group_loops.group_loop import GroupLoop, Of
@@ -19,10 +19,15 @@ from slotproof.proofs.prove.symbols import Symbols
 
 GROUP_LOOPS: dict[str, GroupLoop] = {loop.name: loop for loop in (TAKE, ADOPT, RELEASE, FREE, CACHE)}
 
+NAMED = ("writer_row", "writer_index", "table")
+
 
 def end_of_group_loop(read: Symbols, name: str, s: State, **of: Any) -> State:
     """A loop's effect, by its invariant; what it needs is noted."""
     loop, num = GROUP_LOOPS[name], read.engine.groups.num
+    original = s
+    if loop is CACHE:
+        s = read.named = _with_names(read, s, NAMED)
     for claim in loop.needs(read, s, of):
         read.need(f"{name}: {claim.name}", claim.statement, claim.goal())
     for claim in defined_sums(loop, read, s, of):
@@ -31,7 +36,23 @@ def end_of_group_loop(read: Symbols, name: str, s: State, **of: Any) -> State:
     for fact in loop.facts(read, s, num, end, of):
         read.facts.append(read.on_path(fact))
         read.assumed.append(read.facts[-1].assumed())
-    return end
+    return end if loop is not CACHE else end.replace(**{f: getattr(original, f) for f in NAMED})
+
+
+def _with_names(read: Symbols, s: State, fields: tuple[str, ...]) -> State:
+    """The same state, with fields that have come to be long terms named: Z3 would have to compare what is
+    built on these."""
+    names: dict[str, Any] = {}
+    for field in fields:
+        meant, name = getattr(s, field), read.unknown(field)
+        names[field] = name
+        alike = Claim(f"{field}-is-named", "groups", FUNCTIONS[field], _alike(meant, name), (name,))
+        read.assumed.append(alike.assumed())
+    return s.replace(**names)
+
+
+def _alike(one: Any, other: Any) -> Callable[..., Bool]:
+    return lambda *place: one(*place) == other(*place)
 
 
 def end_of_loop(read: Symbols, name: str, low: Int, high: Int, s: State, **of: Any) -> State:
