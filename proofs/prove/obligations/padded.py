@@ -77,12 +77,13 @@ def _mentions(term: Any, *unknowns: z3.ArithRef) -> bool:
 def _is_ready(s: State, r: Any, ask: Ask) -> dict[str, Bool]:
     """What makes a running request's call a matter of counting: it knows all its tokens' slots, what fell out
     of its window is given back, its known tokens are hashed."""
-    engine, row = s.engine, s.engine.row(r, 0)
+    engine, row, limit = s.engine, s.engine.row(r, 0), s.engine.max_model_len
     gone = skipped_blocks(engine, 0, s.computed(r) - s.in_flight(r))
     due = num_full_blocks(engine, 0, engine.align_down(s.num_tokens(r)))
     return {
         "runs-past-its-tokens": both(s.status(r) == RUNNING, s.num_tokens(r) <= s.computed(r)),
         "has-the-slots": slots_asked(s, row, ask, s.computed(r)) <= s.length(row),
+        "counts-the-slots": minimum(s.computed(r) + ask.new + ask.lookahead, limit) <= s.slots(r),
         "has-released": minimum(gone, s.length(row)) <= s.first(row),
         "has-its-hashes": implies(engine.enable_caching, due <= s.num_cached(row)),
     }
