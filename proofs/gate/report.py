@@ -86,6 +86,8 @@ def _failure(report: Report, who: str, done: str) -> Iterator[str]:
     yield f"  engine: {config_line(failure.config)}"
     for finding in report.findings:
         yield f"  found in {counted(len(finding.failure.story), 'call')}: {finding.line}"
+    if report.asked.release and not report.explained:
+        yield "  no missing rule explains the difference above"
     yield f"  found after {done}"
 
 
@@ -136,6 +138,7 @@ def write_gate_json(path: Path, report: Report, impl: str, seed: int | None, tra
         "calls": report.calls,
         "sequences": report.sequences,
         "seconds": round(report.seconds, 3),
+        "explained": report.explained,
         "findings": {" ".join(finding.names): finding.line for finding in report.findings},
         "coverage": {row: report.coverage[row] for row in report.required or sorted(report.coverage)},
         "uncovered": report.uncovered,

@@ -6,12 +6,13 @@ some: the first call after which the two differ in something that can be seen fr
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from functools import cache
+from operator import attrgetter
 from pathlib import Path
 from textwrap import fill
-from typing import Any
+from typing import Any, NamedTuple
 
 import jinja2
 import msgspec
@@ -31,10 +32,12 @@ from slotproof.impl.protocol import (
     ResetPrefixCache,
     TakeNewBlockIds,
 )
+from slotproof.impl.vllm.release import KNOWN
 from slotproof.model.claims.statements import STATEMENTS
+from slotproof.model.language.behaviours import PROFILES
 from slotproof.model.language.rules import RULES, Rules
 from slotproof.model.language.state import UNKNOWN
-from slotproof.model.running import Running, Stuck
+from slotproof.model.running import ContractError, Running, Stuck
 from slotproof.model.scheduling.caller import waits
 from slotproof.proofs.campaign.calls import model_config
 from slotproof.proofs.campaign.story import Story
@@ -143,7 +146,7 @@ def _shown(running: Running, result: list[int] | None = None) -> Shown:
 def write_test(path: Path, story: Story, rules: Rules) -> None:
     """Write a stand-alone pytest file that fails on a vLLM with the story's fault, and passes on one without.
 
-    It imports vLLM 0.32.0 and torch alone.
+    It imports vLLM and torch alone, and pytest if some release has to skip it.
 
     Args:
         path: the file; `-` is standard output.
@@ -163,13 +166,16 @@ def text_of(story: Story, rules: Rules) -> str:
             "a test for vLLM cannot be written: what this story shows is the same with and without the fault"
         )
     config = story.config
+    lines = list(_lines(found, _elsewhere(config, found.calls, rules)))
     return _template().render(
         docstring=_docstring(story, rules),
         config=config,
         options=list(_options(config)),
         uses=_uses(config, found),
+        needed=_needed(config, found),
         name=f"test_{'_'.join(_missing(rules))}",
-        lines=list(_lines(found)),
+        dated=any("__version__" in line for line in lines),
+        lines=lines,
     )
 
 
@@ -200,13 +206,14 @@ def _docstring(story: Story, rules: Rules) -> str:
         said.append(fault.description + (f" See vllm-project/vllm {numbers}." if numbers else ""))
     where = f"{violation.claim}, {violation.detail}" if violation.detail else violation.claim
     said.append(f"What falls is {violation.statement}: {STATEMENTS[violation.statement].text} ({where}).")
-    said.append("For vLLM 0.32.0; written by slotproof. Run it with pytest.")
+    said.append(f"For vLLM {KNOWN[0]} to {KNOWN[1]}; written by slotproof. Run it with pytest.")
     return "\n\n".join(fill(text, WIDTH, break_on_hyphens=False) for text in said)
 
 
 def _options(config: Config) -> Iterator[str]:
     if config.max_in_flight_tokens < config.max_model_len:
         yield f"max_in_flight_tokens={config.max_in_flight_tokens},"
+        yield f"max_num_batched_tokens={config.max_in_flight_tokens},  # its name up to 0.25.1"
     if not config.enable_caching:
         yield "enable_caching=False,"
     if config.watermark_blocks:  # a share of the pool, rounded down; half a block survives floats
@@ -225,35 +232,136 @@ def _uses(config: Config, found: Decision) -> set[str]:
             uses.add("requests")
         uses |= {
             name
-            for name in ("salt", "lora", "external", "skip_cache", "delay_cache")
+            for name in ("salt", "lora", "external", "skip_cache", "delay_cache", "must_fit")
             if getattr(call, name, 0)
         }
     return uses
 
 
-def _lines(found: Decision) -> Iterator[str]:
+def _needed(config: Config, found: Decision) -> str:
+    """The arguments without which a release cannot show the fault, as the test's text has them."""
+    allocates = [call for call in found.calls if isinstance(call, Allocate)]
+    needed = ["(KVCacheManager, 'watermark')"] if config.watermark_blocks else []
+    if any(call.reserved for call in allocates):
+        needed.append("(KVCacheManager.allocate_slots, 'reserved_blocks')")
+    return f"[{', '.join(needed)}]".replace("'", '"') if needed else ""
+
+
+_BROKEN: Any = object()
+
+
+class _Seen(NamedTuple):
+    """What is seen at the end of the calls in a release and those after it: with all rules, without some."""
+
+    release: str
+    right: Shown
+    wrong: Shown | None
+    """None if the faulty engine breaks down."""
+
+
+def _elsewhere(config: Config, calls: tuple[Call, ...], rules: Rules) -> list[_Seen]:
+    """What can be seen in each release, the oldest first."""
+    seen = []
+    for release, behaviours in PROFILES.items():
+        there = msgspec.structs.replace(config, behaviours=behaviours)
+        right, wrong = Running(**model_config(there)), Running(**model_config(there), rules=rules)
+        answer = other = None
+        broken = False
+        for call in calls:
+            answer = _answer(right, call)
+            try:
+                other = _answer(wrong, call)
+            except (Stuck, ContractError):
+                broken = True
+        seen.append(_Seen(release, _shown(right, answer), None if broken else _shown(wrong, other)))
+    return seen
+
+
+@dataclass(frozen=True)
+class _Form:
+    """How a value is looked at, so that it is the same in every release."""
+
+    text: str
+    of: Callable[[Any], Any]
+
+
+_FORMS = (
+    _Form("{}", lambda value: value),
+    _Form("sorted({})", lambda value: value if value is None else sorted(value)),
+    _Form("({}) is not None", lambda value: value is not None),
+)
+
+
+class _Claim(NamedTuple):
+    """An assertion, and since which release it tells the fault."""
+
+    line: Iterator[str]
+    since: str
+
+
+def _claim(expression: str, of: Callable[[Shown], Any], found: Decision, seen: list[_Seen]) -> _Claim:
+    """What is right of the expression, in a form that tells the fault in as many releases as can be."""
+
+    def wrong_of(shown: Shown | None) -> Any:
+        return _BROKEN if shown is None else of(shown)
+
+    def since(form: _Form) -> str:
+        """The first release from which on the form tells right from wrong."""
+        right, first = form.of(of(found.right)), ""
+        for here in reversed(seen):
+            wrong = wrong_of(here.wrong)
+            if form.of(of(here.right)) != right or (wrong is not _BROKEN and form.of(wrong) == right):
+                return first
+            first = here.release
+        return next(iter(PROFILES))
+
+    form = min(_FORMS, key=lambda form: list(PROFILES).index(since(form)) if since(form) else len(PROFILES))
+    wrong = wrong_of(found.wrong)
+    line = _assertion(
+        form.text.format(expression),
+        form.of(of(found.right)),
+        wrong if wrong is _BROKEN else form.of(wrong),
+    )
+    return _Claim(line, since(form))
+
+
+def _lines(found: Decision, seen: list[_Seen]) -> Iterator[str]:
     """The body of the test: the calls, and what is right after the last."""
+    claims = list(_claims(found, seen))
+    since = max((claim.since for claim in claims), key=list(PROFILES).index, default="")
+    if since and since != next(iter(PROFILES)):
+        numbers = [int(number) for number in since.split(".")[:2]]
+        yield f'if "dev" not in __version__ and [int(n) for n in __version__.split(".")[:2]] < {numbers}:'
+        yield f'    pytest.skip("before {since} something else is right")'
     for call in found.calls[:-1]:
         yield from _line(call)
     if found.wrong is None:
         yield "# With the fault, this call breaks down."
     if found.calls and "result" not in found.differing:
         yield from _line(found.calls[-1])
+    for claim in claims:
+        yield from claim.line
+
+
+def _claims(found: Decision, seen: list[_Seen]) -> Iterator[_Claim]:
     for name in found.differing:
         right, wrong = getattr(found.right, name), getattr(found.wrong, name, _BROKEN)
         if name == "result":
             (line,) = _line(found.calls[-1])
-            yield from _assertion(line, right, wrong)
+            yield _claim(line, attrgetter(name), found, seen)
         elif name in _OF_REQUEST:
             for r in right:
-                other = wrong.get(r, [])
-                if right[r] != other:
-                    yield from _assertion(f"{_OF_REQUEST[name]}(manager, r{r})", right[r], other)
+                if right[r] != wrong.get(r, []):
+
+                    def of_request(shown: Shown, name: str = name, r: int = r) -> list[int]:
+                        blocks: list[int] = getattr(shown, name).get(r, [])
+                        return blocks
+
+                    yield _claim(f"{_OF_REQUEST[name]}(manager, r{r})", of_request, found, seen)
         else:
-            yield from _assertion(f"{_OF_POOL[name]}(manager)", right, wrong)
+            yield _claim(f"{_OF_POOL[name]}(manager)", attrgetter(name), found, seen)
 
 
-_BROKEN: Any = object()
 _OF_REQUEST = {"tables": "table", "hits": "lookup"}
 _OF_POOL = {"free_queue": "free_queue", "ref_cnt": "references", "keys": "hashed"}
 """The test's functions for what is shown."""
@@ -261,6 +369,8 @@ _OF_POOL = {"free_queue": "free_queue", "ref_cnt": "references", "keys": "hashed
 
 def _assertion(expression: str, right: Any, wrong: Any) -> Iterator[str]:
     line = f"assert {expression} " + ("is None" if right is None else f"== {right}")
+    if right is True:
+        line = f"assert {expression}"
     if wrong is _BROKEN:
         yield line
     elif len(line) + len(str(wrong)) < WIDTH - 24:
