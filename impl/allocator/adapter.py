@@ -115,9 +115,9 @@ class TorchAllocator(Adapter):
         """Tokens that the request would find in the prefix cache; nothing changes."""
         return self.find(self.ledger.entries[request]).num_tokens
 
-    def block_ids(self, request: int) -> tuple[int, ...]:
-        """The request's block table, empty if it holds no blocks."""
-        return tuple(self.manager.get_block_ids(str(request))[0])
+    def block_ids(self, request: int) -> tuple[tuple[int, ...], ...]:
+        """The request's block table in each group, empty if it holds no blocks."""
+        return tuple([tuple(blocks) for blocks in self.manager.get_block_ids(str(request))])
 
     def remaining_blocks(self, request: int, num_extra_tokens: int) -> int:
         """Blocks that the request still needs for all its tokens and `num_extra_tokens` more slots, as

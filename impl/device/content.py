@@ -54,21 +54,26 @@ class ContentError(AssertionError):
         self.story = story
 
 
+class Slots:
+    """What a request's slots hold in one group, by position."""
+
+    def __init__(self) -> None:
+        self.contents: list[int] = []
+        """What stands for the tokens up to each."""
+        self.written: list[int] = []
+        """What was last written; rejected drafts stay behind the computed tokens until overwritten."""
+        self.drafted: list[int] = []
+        """The same, of the drafter's layers."""
+
+
 class Text:
-    """A request's tokens, and what its slots hold of them.
+    """A request's tokens, and what its slots hold of them in each group."""
 
-    `written` has, by position, the content that was last written for the request; rejected drafts stay
-    behind its computed tokens until they are overwritten. `drafted` has the same of the drafter's layers.
-    """
-
-    def __init__(self, fingerprints: Fingerprints, salt: int, lora: int) -> None:
+    def __init__(self, fingerprints: Fingerprints, salt: int, lora: int, num_groups: int) -> None:
         self._fingerprints = fingerprints
         self._digests = [fingerprints.root(salt, lora)]
         self.tokens: list[int] = []
-        self.contents: list[int] = []
-        """By position, the content that stands for the tokens up to it."""
-        self.written: list[int] = []
-        self.drafted: list[int] = []
+        self.slots = [Slots() for _ in range(num_groups)]
         self.num_computed_tokens = 0
         """Tokens whose KV is in the cache, as the device knows them."""
 
@@ -78,22 +83,31 @@ class Text:
             digest = self._fingerprints.extend(self._digests[-1], token)
             self._digests.append(digest)
             self.tokens.append(token)
-            self.contents.append(self._fingerprints.content(digest))
+            for g, slots in enumerate(self.slots):
+                slots.contents.append(self._fingerprints.content(digest, g))
 
     def admit(self, num_tokens: int, num_computed_tokens: int) -> None:
         """A request without blocks gets some: what was sampled after its first `num_tokens` tokens is
         forgotten, and the first `num_computed_tokens` are found written."""
-        del self.tokens[num_tokens:], self.contents[num_tokens:], self._digests[num_tokens + 1 :]
-        self.written = self.contents[:num_computed_tokens]
-        self.drafted = self.contents[:num_computed_tokens]
+        del self.tokens[num_tokens:], self._digests[num_tokens + 1 :]
+        for slots in self.slots:
+            del slots.contents[num_tokens:]
+            slots.written = slots.contents[:num_computed_tokens]
+            slots.drafted = slots.contents[:num_computed_tokens]
         self.num_computed_tokens = num_computed_tokens
 
-    def guess(self, num_tokens: int, token: int, count: int) -> list[int]:
-        """The contents of `count` tokens, all of them `token`, after the first `num_tokens`."""
-        contents, digest = [], self._digests[num_tokens]
+    def known(self, start: int, end: int) -> list[list[int]]:
+        """By group, the contents of these positions."""
+        return [slots.contents[start:end] for slots in self.slots]
+
+    def guess(self, num_tokens: int, token: int, count: int) -> list[list[int]]:
+        """By group, the contents of `count` tokens, all of them `token`, after the first `num_tokens`."""
+        contents: list[list[int]] = [[] for _ in self.slots]
+        digest = self._digests[num_tokens]
         for _ in range(count):
             digest = self._fingerprints.extend(digest, token)
-            contents.append(self._fingerprints.content(digest))
+            for g, of_group in enumerate(contents):
+                of_group.append(self._fingerprints.content(digest, g))
         return contents
 
     def next_token(self, vocabulary: int) -> int:
@@ -121,6 +135,8 @@ class ContentOracle:
         self.step = 0
         """The step that is scheduled, or was last; events are told by it."""
         self._kv_cache = kv_cache
+        self._page = kv_cache.block_size
+        self._groups = config.all_groups
         self._snapshot = initial
         self._final: dict[int, list[int]] = {}
         self._published: dict[int, tuple[int, ...]] = {}
@@ -141,7 +157,7 @@ class ContentOracle:
         """
         before, self._snapshot = self._snapshot, snapshot
         if isinstance(call, AddRequest):
-            text = self.texts[call.request] = Text(self.fingerprints, call.salt, call.lora)
+            text = self.texts[call.request] = Text(self.fingerprints, call.salt, call.lora, len(self._groups))
             text.append(call.tokens)
             self._final[call.request] = list(call.tokens)
         elif isinstance(call, Complete):
@@ -170,34 +186,40 @@ class ContentOracle:
             if self._snapshot.ref_cnt[block] == 0:
                 self._dead.add(block)
 
-    def wrote(self, request: int, start: int, contents: list[int], how: str) -> None:
-        """Contents have been written for a request from a position on, to the target model's layers.
+    def wrote(self, request: int, group: int, start: int, contents: list[int], how: str) -> None:
+        """Contents have been written for a request from a position on, to the target model's layers of a
+        group.
 
         Raises:
             ContentError: the request has no blocks for them.
         """
-        self._wrote(self.texts[request].written, request, start, contents, how)
+        self._wrote(self.texts[request].slots[group].written, request, group, start, contents, how)
 
-    def drafted(self, request: int, start: int, contents: list[int], how: str = "drafted") -> None:
+    def drafted(
+        self, request: int, group: int, start: int, contents: list[int], how: str = "drafted"
+    ) -> None:
         """As `wrote`, of the drafter's layers."""
-        self._wrote(self.texts[request].drafted, request, start, contents, how)
+        self._wrote(self.texts[request].slots[group].drafted, request, group, start, contents, how)
 
-    def _wrote(self, slots: list[int], request: int, start: int, contents: list[int], how: str) -> None:
-        text, end = self.texts[request], start + len(contents)
+    def _wrote(
+        self, slots: list[int], request: int, group: int, start: int, contents: list[int], how: str
+    ) -> None:
+        known, end = self.texts[request].slots[group].contents, start + len(contents)
         slots[start:end] = contents
+        row = self._row(request, group)
         for position, content in enumerate(contents, start):
-            kind = "position" if text.contents[position : position + 1] == [content] else "a wrong draft at"
-            self._meanings.setdefault(content, f"{kind} {position} of request {request}")
+            kind = "position" if known[position : position + 1] == [content] else "a wrong draft at"
+            self._meanings.setdefault(content, f"{kind} {position} of {self._owner(row)}")
             self._written_in.setdefault(content, self.step)
-        table, block_size = self._snapshot.tables.get(request, ()), self.config.block_size
+        table, block_size = self._snapshot.tables.get(row, ()), self._groups[group].block_size
         granted = len(table) * block_size
         if end > granted:
-            place = f"enough-slots: request {request} has {granted} slots, {end} are written"
+            place = f"enough-slots: {self._owner(row)} has {granted} slots, {end} are written"
             without = f"none for positions {max(start, granted)} to {end - 1}"
             raise ContentError(place, "a slot for each", without, f"step {self.step}: {how}", request)
         for index in range(start // block_size, -(-end // block_size)):
             low, high = max(start, index * block_size), min(end, (index + 1) * block_size) - 1
-            positions = f"positions {low} to {high} of request {request}"
+            positions = f"positions {low} to {high} of {self._owner(row)}"
             if table[index] == NULL_BLOCK:
                 why = f"step {self.step}: {how}"
                 raise ContentError(positions, "a block to be written to", "none", why, request)
@@ -213,14 +235,23 @@ class ContentOracle:
             if self.texts[request].tokens[: len(final)] != final:
                 place, why = f"request {request}", "so the scheduler"
                 raise ContentError(place, "the tokens sampled", str(final), why, request)
-        for request, table in self._snapshot.tables.items():
+        for row, table in self._snapshot.tables.items():
             if any(table):
-                self._check_window(request, table)
-        self._compare(self._kv_cache.target_layers, "", lambda text: text.written)
+                self._check_window(row, table)
+        self._compare(self._kv_cache.target_layers, "", lambda slots: slots.written)
         if self._kv_cache.draft_layers:
-            self._compare(self._kv_cache.draft_layers, " for the drafter", lambda text: text.drafted)
+            self._compare(self._kv_cache.draft_layers, " for the drafter", lambda slots: slots.drafted)
 
-    def _compare(self, layers: range, whose: str, of: Callable[[Text], list[int]]) -> None:
+    def _row(self, request: int, group: int) -> int:
+        """The row of a block table, as the protocol has it."""
+        return request * len(self._groups) + group
+
+    def _owner(self, row: int) -> str:
+        """Whose block table is in a row."""
+        request, group = divmod(row, len(self._groups))
+        return f"request {request}" + (f" in group {group}" if len(self._groups) > 1 else "")
+
+    def _compare(self, layers: range, whose: str, of: Callable[[Slots], list[int]]) -> None:
         """Some layers, with what `of` says of each request's slots in them."""
         expected = torch.tensor(self._expected(whose, of))
         tensor, part = self._kv_cache.bits, slice(layers.start, layers.stop)
@@ -233,37 +264,40 @@ class ContentOracle:
             since = f", first written in step {self._written_in[found]}" if found in self._written_in else ""
             raise self._error(slot, whose, int(expected[slot]), self._describe(found) + since)
 
-    def _expected(self, whose: str, of: Callable[[Text], list[int]]) -> list[int]:
-        """What each slot must hold, block after block."""
-        size = self.config.block_size
-        expected = [[ANYTHING] * size for _ in range(self.config.num_blocks)]
-        expected[NULL_BLOCK] = [ZERO] * size
+    def _expected(self, whose: str, of: Callable[[Slots], list[int]]) -> list[int]:
+        """What each slot must hold, block after block. Behind the slots of a group whose blocks are smaller
+        than the largest nothing is ever written."""
+        page = self._page
+        expected = [[ANYTHING] * page for _ in range(self.config.num_blocks)]
+        expected[NULL_BLOCK] = [ZERO] * page
         for block in self._poisoned:
-            expected[block] = [POISON] * size
+            expected[block] = [POISON] * page
         for block, published in self._published.items():
-            expected[block] = list(published)
-        for request, table in self._snapshot.tables.items():
-            contents = of(self.texts[request])
+            expected[block] = [*published, *[ANYTHING] * (page - len(published))]
+        for row, table in self._snapshot.tables.items():
+            request, group = divmod(row, len(self._groups))
+            contents, size = of(self.texts[request].slots[group]), self._groups[group].block_size
             for index, block in enumerate(table):
                 if block == NULL_BLOCK:
                     continue
                 own = contents[index * size : (index + 1) * size]
-                own += [ANYTHING if block in self._unzeroed else ZERO] * (size - len(own))
+                own += [ANYTHING if block in self._unzeroed else ZERO] * (page - len(own))
                 others = expected[block]
                 for offset, (mine, other) in enumerate(zip(own, others, strict=True)):
                     if ANYTHING not in (mine, other) and mine != other:
-                        also = f"something else for request {request}: {self._describe(mine)}"
-                        raise self._error(block * size + offset, whose, other, also)
+                        also = f"something else for {self._owner(row)}: {self._describe(mine)}"
+                        raise self._error(block * page + offset, whose, other, also)
                 expected[block] = [o if m == ANYTHING else m for m, o in zip(own, others, strict=True)]
         return [content for block in expected for content in block]
 
-    def _check_window(self, request: int, table: tuple[int, ...]) -> None:
-        computed, block_size = self.texts[request].num_computed_tokens, self.config.block_size
-        window = self.config.sliding_window
+    def _check_window(self, row: int, table: tuple[int, ...]) -> None:
+        request, group = divmod(row, len(self._groups))
+        computed, block_size = self.texts[request].num_computed_tokens, self._groups[group].block_size
+        window = self._groups[group].sliding_window
         first = 0 if window is None else max(0, computed - window + 1) // block_size
         for index in range(first, -(-computed // block_size)):
             if index >= len(table) or table[index] == NULL_BLOCK:
-                place = f"entry {index} of request {request}"
+                place = f"entry {index} of {self._owner(row)}"
                 why = f"{computed} tokens are computed, and the next one looks into it"
                 raise ContentError(place, "a block", "none", why, request)
 
@@ -292,17 +326,22 @@ class ContentOracle:
 
     def _follow_hashes(self, request: int, before: Snapshot, after: Snapshot) -> None:
         """Which tokens the new hashes stand for."""
-        size, contents = self.config.block_size, self.texts[request].contents
-        for index, block in enumerate(after.tables.get(request, ())):
+        for group in range(len(self._groups)):
+            self._follow_hashes_of(self._row(request, group), before, after)
+
+    def _follow_hashes_of(self, row: int, before: Snapshot, after: Snapshot) -> None:
+        request, group = divmod(row, len(self._groups))
+        size, contents = self._groups[group].block_size, self.texts[request].slots[group].contents
+        for index, block in enumerate(after.tables.get(row, ())):
             key = after.hashes[block]
             if block == NULL_BLOCK or key is None or block in self._published:
                 continue
             tokens = tuple(contents[index * size : (index + 1) * size])
             self._published[block] = tokens
             for position, content in enumerate(tokens, index * size):
-                self._meanings.setdefault(content, f"position {position} of request {request}")
+                self._meanings.setdefault(content, f"position {position} of {self._owner(row)}")
             last = (index + 1) * size - 1
-            self._tell(block, f"published with positions {index * size} to {last} of request {request}")
+            self._tell(block, f"published with positions {index * size} to {last} of {self._owner(row)}")
             if self._keys.setdefault(key, tokens) != tokens:
                 place = f"the hash of block {block}"
                 story = self._story(block)
@@ -312,16 +351,16 @@ class ContentOracle:
         self._history[block].append(f"step {self.step}: {event}")
 
     def _error(self, slot: int, whose: str, expected: int, found: str) -> ContentError:
-        block, offset = divmod(slot, self.config.block_size)
+        block, offset = divmod(slot, self._page)
         held = [
-            (index, request)
-            for request, table in self._snapshot.tables.items()
+            (index, row)
+            for row, table in self._snapshot.tables.items()
             for index, entry in enumerate(table)
             if entry == block
         ]
-        holders = ", ".join(f"entry {index} of request {request}" for index, request in held)
+        holders = ", ".join(f"entry {index} of {self._owner(row)}" for index, row in held)
         place = f"slot {offset} of block {block}{whose}, {holders or 'held by nobody'}"
-        at_fault = held[0][1] if held else self._last_holder.get(block)
+        at_fault = held[0][1] // len(self._groups) if held else self._last_holder.get(block)
         return ContentError(place, self._describe(expected), found, self._story(block), at_fault)
 
     def _story(self, block: int) -> str:

@@ -43,8 +43,10 @@ class Fingerprints:
         """The digest of a prefix and one more token."""
         return sha256(digest + token.to_bytes(8, "little", signed=True)).digest()
 
-    def content(self, digest: bytes) -> int:
-        """The number of the prefix with this digest."""
+    def content(self, digest: bytes, group: int = 0) -> int:
+        """The number of the prefix with this digest in a group: the layers of each have KV of their own."""
+        if group:
+            digest = sha256(digest + group.to_bytes(4, "little")).digest()
         number = self._numbers.get(digest)
         if number is None:
             number = self._numbers[digest] = FIRST + len(self._numbers)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import copy
+
 import torch
 
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -38,7 +40,7 @@ class KVCache:
     Args:
         num_layers: Layers of attention, the drafter's included.
         num_blocks: Blocks, the null block included.
-        block_size: Tokens (slots) in a block.
+        block_size: Tokens (slots) in a block; of the largest ones, if groups have blocks of several sizes.
         num_kv_heads: Heads of K and V.
         head_size: Elements of a head.
         dtype: Of the elements.
@@ -70,6 +72,13 @@ class KVCache:
         self.bits = self.tensor.view(bits_of(dtype))
         """The same memory as integers."""
         self._slots = self.bits.view(num_layers, 2, num_blocks * block_size, num_kv_heads, head_size)
+        self._page = block_size
+
+    def of_group(self, block_size: int) -> KVCache:
+        """The same memory as a group sees it whose blocks have fewer slots: the first ones of each block."""
+        seen = copy(self)
+        seen.block_size = block_size
+        return seen
 
     def fill(self, blocks: torch.Tensor, bits: int = 0) -> None:
         """Every element of some blocks ([n]) gets the same bits: zeros, or poison in tests."""
@@ -87,9 +96,14 @@ class KVCache:
             slots: [tokens].
             key_values: [K and V, tokens, heads, head size], of the cache's dtype.
         """
-        self._slots[layer].index_copy_(1, slots, key_values.view(self.bits.dtype))
+        self._slots[layer].index_copy_(1, self._in_memory(slots), key_values.view(self.bits.dtype))
 
     def read(self, layer: int, slots: torch.Tensor) -> torch.Tensor:
         """One layer's K and V in some slots ([tokens]): [K and V, tokens, heads, head size]."""
-        found = self._slots[layer].index_select(1, slots.flatten()).view(self.tensor.dtype)
+        found = self._slots[layer].index_select(1, self._in_memory(slots.flatten())).view(self.tensor.dtype)
         return found.view(2, *slots.shape, *found.shape[2:])
+
+    def _in_memory(self, slots: torch.Tensor) -> torch.Tensor:
+        if self.block_size == self._page:
+            return slots
+        return slots // self.block_size * self._page + slots % self.block_size

@@ -35,7 +35,7 @@ class ConnectorStub:
     Args:
         choose: Answers how many of a number of tokens it has for a request, and whether they arrive
             asynchronously.
-        block_size: Tokens in a block.
+        block_size: Tokens in a block; whole blocks of every group, if there are several.
     """
 
     def __init__(self, choose: Callable[[int, int], Match], block_size: int) -> None:

@@ -18,8 +18,8 @@ class Manager(Allocator, Protocol):
         """Tokens that the request would find in the prefix cache (`get_computed_blocks`); nothing changes."""
         ...
 
-    def block_ids(self, request: int) -> tuple[int, ...]:
-        """The request's block table (`get_block_ids`)."""
+    def block_ids(self, request: int) -> tuple[tuple[int, ...], ...]:
+        """The request's block table in each group (`get_block_ids`)."""
         ...
 
     def remaining_blocks(self, request: int, num_extra_tokens: int) -> int:

@@ -7,6 +7,7 @@ encoders, structured output, LoRA limits, streaming, and what pads decodes to a 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import chain
 
 from slotproof.impl.allocator.errors import AllocatorError
 from slotproof.impl.allocator.request import RequestStatus
@@ -186,6 +187,7 @@ class Scheduler:
             if num_new <= 0 or request.sampling_is_scheduled:
                 index += 1
                 continue
+            held = [len(table) for table in self.manager.block_ids(request.request_id)]
             ask = Allocate(request.request_id, num_new, self.scheduler_config.num_lookahead_tokens)
             while not (result := self.manager.step(ask)).granted:
                 preempted = True
@@ -199,7 +201,9 @@ class Scheduler:
                 continue
             known = request.num_tokens + request.num_output_placeholders
             num_drafts = max(0, request.num_computed_tokens + num_new - known)
-            step.add(_scheduled(request, num_new, num_drafts, result.new_blocks))
+            tables = zip(self.manager.block_ids(request.request_id), held, strict=True)
+            new_blocks = tuple([table[end:] for table, end in tables])
+            step.add(_scheduled(request, num_new, num_drafts, new_blocks))
             index += 1
         return preempted
 
@@ -219,10 +223,13 @@ class Scheduler:
         """The blocks that `scheduled` would have filled lose their hashes: nobody will write them."""
         computed = scheduled.num_computed_tokens
         final = min(computed + scheduled.num_scheduled_tokens, request.num_tokens)
-        block_size = self.config.block_size
-        blocks = self.manager.block_ids(request.request_id)[computed // block_size : final // block_size]
-        if blocks and self.config.enable_caching:
-            self.manager.step(EvictBlocks(blocks))
+        tables = self.manager.block_ids(request.request_id)
+        sizes = [group.block_size for group in self.config.all_groups]
+        unwritten = [
+            table[computed // size : final // size] for table, size in zip(tables, sizes, strict=True)
+        ]
+        if any(unwritten) and self.config.enable_caching:
+            self.manager.step(EvictBlocks(tuple(chain.from_iterable(unwritten))))
 
     def _preempt(self, request: SchedulerRequest) -> None:
         self.manager.step(Preempt(request.request_id))
@@ -264,7 +271,8 @@ class Scheduler:
             blocks = self.manager.block_ids(request.request_id)
             if match.num_tokens:
                 start = computed - match.num_tokens
-                step.loads.append(Load(request.request_id, start, computed, blocks, match.is_async))
+                load = Load(request.request_id, start, computed, blocks[0], match.is_async, blocks[1:])
+                step.loads.append(load)
             (self.kv_holding_waiting if request.holds_blocks else self.waiting).remove(request)
             request.num_computed_tokens = computed
             if match.is_async:
@@ -305,7 +313,7 @@ class Scheduler:
         k = self.scheduler_config.num_spec_tokens
         slots = 1 + k + self.scheduler_config.num_lookahead_tokens if k else 0
         remaining = sum(self.manager.remaining_blocks(r, slots) for r in self._in_flight_prefills)
-        return remaining + -(-slots // self.config.block_size)
+        return remaining + sum(-(-slots // group.block_size) for group in self.config.all_groups)
 
     def _update_after_schedule(self, request: SchedulerRequest, scheduled: ScheduledRequest) -> None:
         request.num_computed_tokens += scheduled.num_scheduled_tokens
@@ -373,7 +381,7 @@ def _scheduled(
     request: SchedulerRequest,
     num_new: int,
     num_drafts: int,
-    new_blocks: tuple[int, ...],
+    new_blocks: tuple[tuple[int, ...], ...],
     tokens: tuple[int, ...] | None = None,
 ) -> ScheduledRequest:
     return ScheduledRequest(
@@ -382,6 +390,7 @@ def _scheduled(
         request.num_computed_tokens,
         num_new,
         num_drafts,
-        new_blocks,
+        new_blocks[0],
         tokens,
+        new_blocks[1:],
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec import structs
 
 
 class ScheduledRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -18,13 +19,16 @@ class ScheduledRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     num_draft_tokens: int
     """The last so many of the scheduled tokens are drafts."""
     new_blocks: tuple[int, ...]
-    """Blocks at the end of its block table; the whole table when `tokens` is given."""
+    """Blocks at the end of its block table in the first group; the whole table when `tokens` is given."""
     tokens: tuple[int, ...] | None = None
     """All its final tokens, when the worker does not know it: it is new, or was preempted."""
+    more_blocks: tuple[tuple[int, ...], ...] = ()
+    """As `new_blocks`, of the groups after the first."""
 
 
 class Load(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """External tokens that a connector brings: positions `start` to `end` of the block table `blocks`."""
+    """External tokens that a connector brings: positions `start` to `end` of the first group's block table
+    `blocks`, and of those in `more_blocks` of the groups after it."""
 
     request: int
     start: int
@@ -32,6 +36,11 @@ class Load(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     blocks: tuple[int, ...]
     is_async: bool
     """It arrives after this step, while the request waits; otherwise it is there before the step reads."""
+    more_blocks: tuple[tuple[int, ...], ...] = ()
+
+    def of_group(self, group: int) -> Load:
+        """What one group is brought, as if it were the first."""
+        return self if group == 0 else structs.replace(self, blocks=self.more_blocks[group - 1])
 
 
 class SchedulerOutput(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -47,8 +56,8 @@ class SchedulerOutput(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Requests that lost their blocks since the last step; they may be scheduled again in this one."""
     new_block_ids_to_zero: tuple[int, ...]
     kv_cache_block_copies: tuple[tuple[int, int], ...]
-    """Source and destination of copy-on-write copies, which come after zeroing. One attention group has
-    none: its hits are whole blocks (0.32.0)."""
+    """Source and destination of copy-on-write copies, which come after zeroing. Attention alone has none:
+    its hits are whole blocks (0.32.0)."""
     loads: tuple[Load, ...]
     scheduled: tuple[ScheduledRequest, ...]
 
@@ -56,6 +65,19 @@ class SchedulerOutput(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def num_scheduled_tokens(self) -> int:
         """Tokens of all requests in this step."""
         return sum(s.num_scheduled_tokens for s in self.scheduled)
+
+    def of_group(self, group: int) -> SchedulerOutput:
+        """What one group's worker has to do, as if it were the first; that one zeroes and copies for all."""
+        if group == 0:
+            return self
+        scheduled = [structs.replace(s, new_blocks=s.more_blocks[group - 1]) for s in self.scheduled]
+        return structs.replace(
+            self,
+            new_block_ids_to_zero=(),
+            kv_cache_block_copies=(),
+            loads=tuple(load.of_group(group) for load in self.loads),
+            scheduled=tuple(scheduled),
+        )
 
 
 class ModelRunnerOutput(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -75,6 +75,7 @@ class VllmCalls:
         self._tags: dict[str, tuple[int, int]] = {}
         self._next = REBORN
         self._manager = manager = scheduler.kv_cache_manager
+        self._groups = manager.coordinator.single_type_managers
         self._listener = listener
         self._unpublish = unpublish
         self._known: Counter[str] = Counter() if known is None else known
@@ -173,13 +174,13 @@ class VllmCalls:
             must_fit=how.get("full_sequence_must_fit", False),
             reserved=how.get("reserved_blocks", 0),
             has_scheduled=how.get("has_scheduled_reqs", True),
-            skip_zeroing=how.get("skip_zeroing_group_ids", ()) == (0,),
+            skip_zeroing=self._skips_zeroing(how.get("skip_zeroing_group_ids", ())),
         )
         if granted is None:
             self._tell(call, Result(granted=False, hits=hits))
             return None
         published = {block for block, key in self._hashed().items() if before.get(block) != key}
-        self._published[request.request_id] = published
+        self._published[request.request_id] = published & self._ending_after(request.request_id, total)
         self._tell(call, Result(hits=hits, new_blocks=block_ids(granted)))
         if drafts:
             self._tell(Allocate(number, drafts, num_lookahead_tokens), Result())
@@ -202,7 +203,7 @@ class VllmCalls:
     def remove_skipped_blocks(self, request_id: str, *args: Any, **how: Any) -> None:
         """Told as `RemoveSkipped`, if the request holds blocks."""
         self.settle()
-        holds_blocks = bool(self._manager.get_block_ids(request_id)[0])
+        holds_blocks = any(self._manager.get_block_ids(request_id))
         self._original["remove_skipped_blocks"](request_id, *args, **how)
         if holds_blocks:
             self._tell(RemoveSkipped(self.number[request_id]))
@@ -242,6 +243,17 @@ class VllmCalls:
         blocks: list[int] = self._original["take_new_block_ids"]()
         self._tell(TakeNewBlockIds(), Result(new_blocks=tuple(blocks)))
         return blocks
+
+    def _skips_zeroing(self, group_ids: tuple[int, ...]) -> bool:
+        if group_ids and group_ids != tuple(range(len(self._groups))):
+            raise NotInProtocol(f"the blocks of a load are not zeroed in groups {group_ids} alone")
+        return bool(group_ids)
+
+    def _ending_after(self, name: str, num_tokens: int) -> set[int]:
+        """The request's blocks that its first tokens do not fill: with several groups a block may be
+        published later than it is filled."""
+        by_group = zip(self._manager.get_block_ids(name), self._groups, strict=True)
+        return {block for blocks, group in by_group for block in blocks[num_tokens // group.block_size :]}
 
     def _tell(self, call: Call, result: Result | None = None) -> None:
         self._listener(call, result or Result(), snapshot(self._manager, self.number.__getitem__))

@@ -7,19 +7,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1, KVConnectorMetadata
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorBase_V1,
+    KVConnectorMetadata,
+    SupportsHMA,
+)
 
 from slotproof.impl.scheduler.connector import Connector
 from slotproof.impl.scheduler.scheduler_output import Load
-from slotproof.impl.vllm.parts import block_ids
+from slotproof.impl.vllm.parts import tables
 
 
-class VllmConnector(KVConnectorBase_V1):  # type: ignore[misc]
+class VllmConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
     """The scheduler's side alone; `source` is what answers, and must be set before the first step."""
 
     source: Connector
     number: dict[str, int]
     """The protocol's number of each request."""
+    num_groups: int
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -46,7 +51,8 @@ class VllmConnector(KVConnectorBase_V1):  # type: ignore[misc]
             start, is_async = self._matches[request.request_id]
             end = start + num_external_tokens
             number = self.number[request.request_id]
-            self._loads.append(Load(number, start, end, block_ids(blocks), is_async))
+            first, *more = tables(blocks.get_block_ids())
+            self._loads.append(Load(number, start, end, first, is_async, tuple(more)))
 
     def take_loads(self) -> tuple[Load, ...]:
         """The loads of the step that was scheduled last."""
@@ -54,8 +60,12 @@ class VllmConnector(KVConnectorBase_V1):  # type: ignore[misc]
         return loads
 
     def get_loaded_kv_cache_group_ids(self, request: Any) -> tuple[int, ...]:
-        """The one group."""
-        return (0,)
+        """All groups."""
+        return tuple(range(self.num_groups))
+
+    def request_finished_all_groups(self, request: Any, block_ids: Any) -> tuple[bool, None]:
+        """Its blocks may be freed at once."""
+        return False, None
 
     def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
         """Nothing: there is no worker's side."""

@@ -9,7 +9,13 @@ from typing import Any
 
 from slotproof.impl.protocol import Config
 from slotproof.impl.scheduler.scheduler_config import SchedulerConfig
-from slotproof.impl.vllm.parts import kv_cache_config, require_vllm, watermark
+from slotproof.impl.vllm.parts import (
+    hash_block_size,
+    kv_cache_config,
+    require_vllm,
+    scheduler_block_size,
+    watermark,
+)
 
 _MODEL = {
     "architectures": ["LlamaForCausalLM"],
@@ -45,7 +51,7 @@ def real_scheduler(
     from n-grams if they need no lookahead, else from a draft model.
 
     Args:
-        config: The pool and the attention group.
+        config: The pool and its attention groups.
         scheduler_config: The scheduler's limits.
         steps_in_flight: Batches at once.
         has_connector: Whether it has a `VllmConnector`.
@@ -64,7 +70,8 @@ def real_scheduler(
         vllm_config=vllm_config,
         kv_cache_config=kv_cache_config(config),
         structured_output_manager=StructuredOutputManager(vllm_config),
-        block_size=config.block_size,
+        block_size=scheduler_block_size(config),
+        hash_block_size=hash_block_size(config),
     )
     manager = scheduler.kv_cache_manager
     asked = {

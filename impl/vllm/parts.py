@@ -98,6 +98,11 @@ def tags(salt: int, lora: int) -> dict[str, Any]:
     }
 
 
+def tables(block_ids: Any) -> tuple[tuple[int, ...], ...]:
+    """Block ids by group, as vLLM's records have them."""
+    return tuple([tuple(of_group) for of_group in block_ids])
+
+
 def block_ids(blocks: Any) -> tuple[int, ...]:
     """The blocks in a `KVCacheBlocks`, group after group."""
     return tuple([block.block_id for group in blocks.blocks for block in group])

@@ -13,14 +13,14 @@ from slotproof.impl.scheduler.scheduler_config import SchedulerConfig
 from slotproof.impl.scheduler.scheduler_output import ModelRunnerOutput, ScheduledRequest, SchedulerOutput
 from slotproof.impl.vllm.calls import VllmCalls
 from slotproof.impl.vllm.engine import real_scheduler
-from slotproof.impl.vllm.parts import block_hasher, tags
+from slotproof.impl.vllm.parts import block_hasher, tables, tags
 
 
 class VllmScheduler:
     """See `GatedScheduler` (`impl/scheduler/protocol.py`).
 
     Args:
-        config: The pool and the attention group.
+        config: The pool and its attention groups.
         scheduler_config: How to schedule.
         listener: Sees every call of the KV-cache manager.
         steps_in_flight: Steps whose answers may be out at once.
@@ -45,12 +45,14 @@ class VllmScheduler:
         self.calls = VllmCalls(self.scheduler, listener, scheduler_config.unpublish, known)
         self._config = scheduler_config
         self._block_hasher = block_hasher(config)
+        self._num_groups = len(config.all_groups)
         self._arrivals = 0
         self._step = 0
         self._in_flight: deque[tuple[Any, dict[str, int]]] = deque()
         if connector is not None:
             self.scheduler.connector.source = connector
             self.scheduler.connector.number = self.calls.number
+            self.scheduler.connector.num_groups = len(config.all_groups)
 
     def add(self, arrival: Arrival) -> None:
         """A request arrives and waits."""
@@ -185,12 +187,14 @@ class VllmScheduler:
     def _scheduled(
         self, output: Any, name: str, num_computed_tokens: int, blocks: Any, tokens: list[int] | None
     ) -> ScheduledRequest:
+        first, *more = tables(blocks) if blocks else [()] * self._num_groups
         return ScheduledRequest(
             self.calls.number[name],
             self.scheduler.requests[name].num_preemptions,
             num_computed_tokens,
             output.num_scheduled_tokens[name],
             len(output.scheduled_spec_decode_tokens.get(name, ())),
-            tuple(blocks[0]) if blocks else (),
+            first,
             None if tokens is None else tuple(tokens),
+            tuple(more),
         )

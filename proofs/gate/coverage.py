@@ -17,6 +17,7 @@ from slotproof.impl.protocol import (
     ResetPrefixCache,
     TakeNewBlockIds,
 )
+from slotproof.model.language.keys import block_key
 from slotproof.model.language.state import LOADING, PREEMPTED, RUNNING, WAITING, State
 from slotproof.model.scheduling.caller import ACTIONS
 from slotproof.model.system.allocate_slots import Answer, Ask, whole_prompt_fits
@@ -34,6 +35,10 @@ def _always(config: Config) -> bool:
 
 def _has_groups(number: int, config: Config) -> bool:
     return len(config.all_groups) == number
+
+
+def _hybrid(config: Config) -> bool:
+    return len(config.all_groups) > 1 and config.enable_caching
 
 
 def _full(config: Config) -> bool:
@@ -77,6 +82,16 @@ ROWS: dict[str, Possible] = {
     "engine: full attention": _full,
     "engine: sliding window": _window,
     **{f"engine: {n} attention groups": partial(_has_groups, n) for n in (2, 3, 4)},
+    **{
+        f"groups: {what}": _hybrid
+        for what in (
+            "a hit of all groups",
+            "a later group's idle hit, beside external blocks",
+            "the first group's hit is longer than the common one",
+            "a full block past the last common end is not published",
+            "a block that no hit needs is not published",
+        )
+    },
     "engine: prefix caching on": _caching,
     "engine: prefix caching off": _no_caching,
     **{f"call: {name}": _always for name in ACTIONS if name != "execute"},  # no allocator sees the worker
@@ -223,9 +238,11 @@ def _allocate(s: State, t: State, call: Allocate, e: Expectation) -> Iterator[st
     assert answer is not None
     status = _STATUS[s.status(r)]
     released = answer.released
-    if released.first(r) > s.first(r):
+    rows = [engine.row(r, g) for g in range(engine.groups.num)]
+    gone = [s.table(row, i) for row in rows for i in range(s.first(row), released.first(row))]
+    if gone:
         yield "stage 1: a window releases blocks"
-        if any(s.is_hashed(s.table(r, i)) for i in range(s.first(r), released.first(r))):
+        if any(s.is_hashed(block) for block in gone):
             yield "stage 1: a window releases hashed blocks"
         if not answer.granted:
             yield "stage 1: a window releases, and stage 2 refuses"
@@ -241,7 +258,7 @@ def _allocate(s: State, t: State, call: Allocate, e: Expectation) -> Iterator[st
         yield "stage 2: an idle hit outside the window is not counted"
     if call.skip_cache and engine.enable_caching and s.num_tokens(r) > engine.tokens(1):
         yield "cache: a lookup is skipped"
-    if s.status(r) != RUNNING and any(_has_other_lora(s, r, q) for q in e.snapshot.tables):
+    if s.status(r) != RUNNING and any(_has_other_lora(s, r, engine.owner(row)) for row in e.snapshot.tables):
         yield "cache: a LoRA of the same name has these tokens"
     if not answer.granted:
         yield f"refused: {status}"
@@ -290,7 +307,7 @@ def _granted(s: State, call: Allocate, answer: Answer) -> Iterator[str]:
     if call.new and end < s.num_tokens(r):
         yield "granted: a chunk of a prompt"
     reach = min(end + call.lookahead, engine.max_model_len)
-    if engine.blocks(reach) > max(engine.blocks(end), s.length(r)):
+    if engine.blocks(reach) > max(engine.blocks(end), s.length(engine.row(r, 0))):
         yield "stage 2: lookahead crosses a boundary"
     if end + call.lookahead > engine.max_model_len:
         yield "stage 2: lookahead ends at max_model_len"
@@ -307,15 +324,19 @@ def _granted(s: State, call: Allocate, answer: Answer) -> Iterator[str]:
 def _adopted(s: State, t: State, call: Allocate, e: Expectation) -> Iterator[str]:
     """Where the blocks came from, and what was published."""
     engine, r, hits = s.engine, call.request, e.outcome.hits
-    for i in range(t.first(r), hits.num(0)):
-        yield "stage 3: a held hit" if s.ref_cnt(hits.at(0, i)) else "stage 3: an idle hit"
-    if hits.num(0) > t.first(r) > 0:
-        yield "stage 3: a hit behind null blocks"
+    for g in range(engine.groups.num):
+        row, num = engine.row(r, g), hits.num(g)
+        for i in range(t.first(row), num):
+            yield "stage 3: a held hit" if s.ref_cnt(hits.at(g, i)) else "stage 3: an idle hit"
+        if num > t.first(row) > 0:
+            yield "stage 3: a hit behind null blocks"
+        held = max(s.length(row), num, t.first(row))
+        if any(s.is_hashed(t.table(row, i)) for i in range(held, t.length(row))):
+            yield "stage 3: a pop evicts a hash"
     if hits.num(0) and s.status(r) == PREEMPTED:
         yield "stage 3: a hit for a preempted request"
-    held = max(s.length(r), hits.num(0), t.first(r))
-    if any(s.is_hashed(t.table(r, i)) for i in range(held, t.length(r))):
-        yield "stage 3: a pop evicts a hash"
+    if engine.groups.num > 1:
+        yield from _of_groups(s, t, call, e)
     if not engine.enable_caching:
         return
     if t.clock > s.clock:
@@ -325,6 +346,31 @@ def _adopted(s: State, t: State, call: Allocate, e: Expectation) -> Iterator[str
             yield "cache: two blocks with one key"
     if engine.full_blocks(t.computed(r)) > engine.full_blocks(t.num_tokens(r)):
         yield "stage 4: drafts fill a block that is not published"
+
+
+def _of_groups(s: State, t: State, call: Allocate, e: Expectation) -> Iterator[str]:
+    """What only several groups have to settle."""
+    engine, r, hits = s.engine, call.request, e.outcome.hits
+    groups = range(engine.groups.num)
+    if hits.tokens:
+        yield "groups: a hit of all groups"
+        if call.external and any(s.is_free(hits.at(g, i)) for g in groups[1:] for i in range(hits.num(g))):
+            yield "groups: a later group's idle hit, beside external blocks"
+    if not engine.enable_caching or s.status(r) == RUNNING:
+        return
+    if not call.skip_cache and s.computed(r) == 0:
+        start, unit = block_key(engine, engine.row(r, 0), hits.num(0)), engine.scheduler_block_size
+        longer = hits.tokens + unit < s.num_tokens(r)
+        if longer and any(s.block_hash(b) == start for b in range(1, engine.num_blocks)):
+            yield "groups: the first group's hit is longer than the common one"
+    final = min(t.computed(r), t.num_tokens(r))
+    if call.delay_cache:
+        return
+    if any(engine.full_blocks(final, g) > engine.full_blocks(engine.align_down(final), g) for g in groups):
+        yield "groups: a full block past the last common end is not published"
+    cached = [(row, i) for g in groups for row in [engine.row(r, g)] for i in range(t.num_cached(row))]
+    if any(t.is_live(row, i) and not t.is_hashed(t.table(row, i)) for row, i in cached):
+        yield "groups: a block that no hit needs is not published"
 
 
 def _complete(s: State, call: Complete) -> Iterator[str]:
@@ -341,7 +387,8 @@ def _complete(s: State, call: Complete) -> Iterator[str]:
 
 
 def _freed(s: State, t: State, r: int) -> Iterator[str]:
-    blocks = [s.table(r, i) for i in range(s.first(r), s.length(r))]
+    rows = [s.engine.row(r, g) for g in range(s.engine.groups.num)]
+    blocks = [s.table(row, i) for row in rows for i in range(s.first(row), s.length(row))]
     if any(not t.is_free(b) for b in blocks):
         yield "freed: a block another request holds"
     if len({s.is_hashed(b) for b in blocks if t.is_free(b)}) == 2:

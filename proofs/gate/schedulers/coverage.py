@@ -18,6 +18,12 @@ from slotproof.proofs.gate.schedulers.workload import MAX_DRAFTS, MAX_STEPS_IN_F
 _CALL_ROWS = (
     "engine: full attention",
     "engine: sliding window",
+    "engine: 2 attention groups",
+    "engine: 3 attention groups",
+    "engine: 4 attention groups",
+    "groups: a hit of all groups",
+    "groups: the first group's hit is longer than the common one",
+    "groups: a full block past the last common end is not published",
     "engine: prefix caching on",
     "engine: prefix caching off",
     "granted: a chunk of a prompt",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator
+from math import lcm
 from random import Random
 from typing import NamedTuple, TypeAlias
 
@@ -91,7 +92,7 @@ class Episode:
         kv_cache = KVCache(
             num_layers=layers,
             num_blocks=config.num_blocks,
-            block_size=config.block_size,
+            block_size=max(group.block_size for group in config.all_groups),
             num_kv_heads=_HEADS,
             head_size=_HEAD_SIZE,
             dtype=dtype,
@@ -100,11 +101,15 @@ class Episode:
         )
         fingerprints = Fingerprints(layers, _HEADS, _HEAD_SIZE, dtype)
         self.oracle = ContentOracle(config, kv_cache, fingerprints, self.follower.initial)
-        worker = make_worker(kv_cache, config.max_model_len)
+        workers = [
+            make_worker(kv_cache.of_group(group.block_size), config.max_model_len)
+            for group in config.all_groups
+        ]
         self.runner = ModelRunner(
-            worker, self.oracle, self._choices, setup.scheduler.num_spec_tokens, lookahead
+            workers, self.oracle, self._choices, setup.scheduler.num_spec_tokens, lookahead
         )
-        connector = ConnectorStub(self._match, config.block_size) if setup.has_connector else None
+        unit = lcm(*(group.block_size for group in config.all_groups))
+        connector = ConnectorStub(self._match, unit) if setup.has_connector else None
         self.scheduler = make(setup, connector, self.follower.observe)
 
     @property

@@ -79,7 +79,8 @@ class Work:
     def _is_owed(self, r: int, s: State) -> bool:
         """It runs, and a token of it could be computed without a new block."""
         need = min(s.computed(r) + 1 + self._limits.num_lookahead_tokens, self._config.max_model_len)
-        has_slots = s.length(r) * self._config.block_size >= need
+        tables = [(s.length(s.engine.row(r, g)), g) for g in range(s.engine.groups.num)]
+        has_slots = all(s.engine.tokens(length, g) >= need for length, g in tables)
         return bool(s.status(r) == RUNNING and s.computed(r) < s.num_tokens(r) and has_slots)
 
     def due(self, answer: ModelRunnerOutput, s: State) -> dict[int, int]:

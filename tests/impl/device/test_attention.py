@@ -69,10 +69,13 @@ class AttendingEpisode(Episode):
     compared = 0
 
     def __init__(self, setup: Setup, seed: int) -> None:
+        self.workers: list[AttendingWorker] = []
+
         def make(kv_cache: KVCache, max_model_len: int) -> Worker:
-            self.worker = AttendingWorker(kv_cache, max_model_len)
-            self.worker.window = setup.config.sliding_window
-            return self.worker
+            worker = AttendingWorker(kv_cache, max_model_len)
+            worker.window = setup.config.all_groups[len(self.workers)].sliding_window
+            self.workers.append(worker)
+            return worker
 
         super().__init__(setup, torch_scheduler, make, seed)
         torch.manual_seed(seed)
@@ -80,18 +83,41 @@ class AttendingEpisode(Episode):
 
         def execute_and_compare(output: SchedulerOutput, attend: Attend | None = None) -> ModelRunnerOutput:
             answer = execute(output)
-            for layer, (query, found, positions) in enumerate(self.worker.results):
-                end = 0
-                for scheduled in output.scheduled:
-                    start, end = end, end + scheduled.num_scheduled_tokens
-                    context = self.oracle.texts[scheduled.request].written[: positions[end - 1] + 1]
-                    key, value = self.oracle.fingerprints.values(torch.tensor(context))[layer]
-                    expected = dense(query[start:end], key, value, setup.config.sliding_window)
-                    torch.testing.assert_close(found[start:end], expected, rtol=1e-5, atol=1e-5)
-                    self.compared += end - start
+            for group, worker in enumerate(self.workers):
+                for layer, result in enumerate(worker.results):
+                    self.compare(output, group, layer, *result)
             return answer
 
         self.runner.execute = execute_and_compare  # type: ignore[method-assign]
+
+    def compare(
+        self,
+        output: SchedulerOutput,
+        group: int,
+        layer: int,
+        query: torch.Tensor,
+        found: torch.Tensor,
+        positions: list[int],
+    ) -> None:
+        """Every token of a step, in one layer of one group, with that group's window."""
+        end = 0
+        for scheduled in output.scheduled:
+            start, end = end, end + scheduled.num_scheduled_tokens
+            slots = self.oracle.texts[scheduled.request].slots[group]
+            context = torch.tensor(slots.written[: positions[end - 1] + 1])
+            key, value = self.oracle.fingerprints.values(context)[layer]
+            expected = dense(query[start:end], key, value, self.workers[group].window)
+            torch.testing.assert_close(found[start:end], expected, rtol=1e-5, atol=1e-5)
+            self.compared += end - start
+
+
+@pytest.mark.parametrize("index", range(3))
+def test_each_group_attends_with_its_window(index: int) -> None:
+    """Every group's KV is written and read back through its own block table."""
+    several = [setup for setup in setups(7) if setup.config.groups]
+    episode = AttendingEpisode(several[index % len(several)], seed=index)
+    assert episode.run(40) is None
+    assert episode.compared > 50
 
 
 @pytest.mark.parametrize("index", range(0, 32, 5))
@@ -115,6 +141,7 @@ def test_the_schedules_had_hits_and_preemptions() -> None:
 def test_what_is_left_in_a_block_spoils_attention() -> None:
     """So zeroing is needed even where the oracle does not look."""
     episode = AttendingEpisode(setups(7)[0], seed=1)
-    episode.worker.skips_zeroing = True
+    for worker in episode.workers:
+        worker.skips_zeroing = True
     with pytest.raises(AssertionError, match="Tensor-likes are not close"):
         episode.run(20)

@@ -45,12 +45,12 @@ def execute(made: ContentOracle, num_tokens: int, snapshot: Snapshot) -> None:
     """The first tokens are computed into the blocks of a snapshot."""
     made.observe(Allocate(0, num_tokens), Result(), snapshot)
     text = made.texts[0]
-    values = made.fingerprints.values(torch.tensor(text.contents[:num_tokens]))
+    values = made.fingerprints.values(torch.tensor(text.slots[0].contents[:num_tokens]))
     for position in range(num_tokens):
         block = snapshot.tables[0][position // 2]
         if block:
             made._kv_cache.tensor[:, :, block, position % 2] = values[:, :, position]
-    text.written = text.contents[:num_tokens]
+    text.slots[0].written = text.slots[0].contents[:num_tokens]
     text.num_computed_tokens = num_tokens
 
 
@@ -99,6 +99,6 @@ def test_two_requests_that_want_a_slot_for_themselves() -> None:
     both = structs.replace(held(1), tables={0: (1,), 1: (1,)}, ref_cnt=(0, 2, 0, 0))
     made.observe(AddRequest(1, (3, 4)), Result(), held(1))
     made.observe(Allocate(1, 2), Result(), both)
-    made.texts[1].written = made.texts[1].contents
+    made.texts[1].slots[0].written = made.texts[1].slots[0].contents
     with pytest.raises(ContentError, match="something else for request 1"):
         made.check()

@@ -37,7 +37,7 @@ def run(make_worker: type[Worker]) -> None:
     config = Config(num_blocks=3, block_size=4, max_model_len=8)
     kv = KVCache(num_layers=2, num_blocks=3, block_size=4, num_kv_heads=2, head_size=4)
     oracle = ContentOracle(config, kv, Fingerprints(2, 2, 4, torch.float32), snapshot())
-    runner = ModelRunner(make_worker(kv, 8), oracle, Given())
+    runner = ModelRunner([make_worker(kv, 8)], oracle, Given())
 
     def step(request: int, tokens: tuple[int, ...], computed: int, *copies: tuple[int, int]) -> None:
         block = request + 1
