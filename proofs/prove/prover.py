@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Generator, Iterable
 from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 from slotproof.model.claims.statements import STATEMENTS
 from slotproof.model.language.rules import RULES, Rules
@@ -22,7 +23,7 @@ from slotproof.proofs.prove.kept import Kept, named, source
 from slotproof.proofs.prove.obligation import TRIES, Answer, Obligation, answer, contradictory
 from slotproof.proofs.prove.obligations.groups import Group, groups
 from slotproof.proofs.prove.smt_lib import Digests
-from slotproof.proofs.prove.witnesses import witnesses
+from slotproof.proofs.prove.witnesses import FEW_CALLS, MANY_CALLS, witnesses
 from slotproof.proofs.prove.workers import Progress, quiet, run
 
 PROVED, REFUTED, UNKNOWN, VACUOUS = "proved", "refuted", "unknown", "vacuous"
@@ -110,7 +111,7 @@ def prove(
     wanted = frozenset(statements)
     proved: list[Proved] = []
     reached: dict[str, frozenset[str]] = {}
-    tasks: list[_GroupTask | _WitnessTask | _StoryTask] = []
+    tasks: list[_Task] = []
     report = Report(UNKNOWN, [], wanted)
     for kind in kinds:
         if rules != Rules():
@@ -118,37 +119,47 @@ def prove(
         elif (seen := kept.reached.get(named(here, kind))) is not None:
             reached[kind] = frozenset(seen)
         else:
-            tasks.append(_WitnessTask(kind, rules))
+            tasks.append(_WitnessTask(kind))
     for group in groups(kinds):
         key = named(here, group.name, group.kind, rules, sorted(wanted))
         if (of_group := kept.groups.get(key)) is not None:
             proved += [replace(Proved(**p), kept=True, seconds=0.0) for p in of_group]
         else:
             tasks.append(_GroupTask(group, rules, wanted, *earlier))
-    open_groups = sum(isinstance(task, _GroupTask) for task in tasks)
-    try:
+    report.open = sum(isinstance(task, _GroupTask) for task in tasks)
+
+    def note(task: _Task, found: Any) -> None:
+        if isinstance(task, _GroupTask):
+            of, together = found or (task.lost(), "")
+            proved.extend(of)
+            kept.problems |= {p.problem: p.resources for p in of if p.unsat}
+            if together:
+                kept.consistent[together] = True
+                if all(p.unsat for p in of):
+                    key = named(here, task.group.name, task.group.kind, rules, sorted(wanted))
+                    kept.groups[key] = [asdict(p) for p in of]
+            report.open -= 1
+        elif isinstance(task, _WitnessTask) and found is not None:
+            seen, violations = found
+            reached[task.kind] = reached.get(task.kind, frozenset()) | seen
+            report.violations += violations
+            if not violations:
+                kept.reached[named(here, task.kind)] = sorted(reached[task.kind])
+        elif isinstance(task, _StoryTask) and found is not None:
+            fallen = {s: story for s, story in found.items() if not wanted or s in wanted}
+            report.stories = _shortest(report.stories, fallen)
+
+    def work(tasks: list[_Task]) -> None:
         for done, (task, found) in enumerate(run(tasks) if tasks else (), 1):
             progress(task.label, done, len(tasks))
-            if isinstance(task, _GroupTask):
-                of, together = found or (task.lost(), "")
-                proved += of
-                kept.problems |= {p.problem: p.resources for p in of if p.unsat}
-                if together:
-                    kept.consistent[together] = True
-                    if all(p.unsat for p in of):
-                        key = named(here, task.group.name, task.group.kind, rules, sorted(wanted))
-                        kept.groups[key] = [asdict(p) for p in of]
-            elif isinstance(task, _WitnessTask) and found is not None:
-                reached[task.kind], violations = found
-                report.violations += violations
-                if not violations:
-                    kept.reached[named(here, task.kind)] = sorted(reached[task.kind])
-            elif isinstance(task, _StoryTask) and found is not None:
-                fallen = {s: story for s, story in found.items() if not wanted or s in wanted}
-                report.stories = _shortest(report.stories, fallen)
-            open_groups -= isinstance(task, _GroupTask)
+            note(task, found)
+
+    try:
+        work(tasks)
+        if not report.violations:
+            work(_longer(proved, reached))
     except KeyboardInterrupt:
-        report.interrupted, report.open = True, open_groups
+        report.interrupted = True
     proved.sort(key=lambda p: (KINDS.index(p.kind), p.name))
     for p in proved:
         # A campaign that saw a statement broken has stopped there: what it did not reach means nothing.
@@ -184,6 +195,15 @@ def _shortest(some: dict[str, Story], others: dict[str, Story]) -> dict[str, Sto
     both = sorted({**some, **others})
     stories = {s: [found[s] for found in (some, others) if s in found] for s in both}
     return {s: min(found, key=lambda story: (len(story.calls), str(story))) for s, found in stories.items()}
+
+
+def _longer(proved: list[Proved], reached: dict[str, frozenset[str]]) -> list[_Task]:
+    """Campaigns for the kinds of which not all is reached that is assumed."""
+    assumed: dict[str, set[str]] = {kind: set() for kind in reached}
+    for p in proved:
+        if p.witness not in ("", CONTRADICTION):
+            assumed.get(p.kind, set()).add(p.witness)
+    return [_WitnessTask(k, MANY_CALLS, frozenset(of)) for k, of in assumed.items() if not of <= reached[k]]
 
 
 def _finding(p: Proved, reached: frozenset[str] | None, stories: dict[str, Story], rules: Rules) -> Finding:
@@ -255,14 +275,16 @@ class _GroupTask:
 @dataclass(frozen=True)
 class _WitnessTask:
     kind: str
-    rules: Rules
+    calls: int = FEW_CALLS
+    wanted: frozenset[str] = frozenset()
+    """What it may stop at; nothing: after so many calls."""
 
     @property
     def label(self) -> str:
         return f"witnesses ({self.kind})"
 
     def __call__(self) -> tuple[frozenset[str], list[Violation]]:
-        return witnesses(self.kind, self.rules)
+        return witnesses(self.kind, Rules(), self.calls, wanted=self.wanted)
 
 
 @dataclass(frozen=True)

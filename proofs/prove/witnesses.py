@@ -7,22 +7,36 @@ from random import Random
 from slotproof.model.language.rules import Rules
 from slotproof.proofs.campaign.calls import NUMBER_BYTES, decode
 from slotproof.proofs.campaign.find import CALLS_A_RUN, tiny_configurations
+from slotproof.proofs.campaign.kinds import FULL, HYBRID, SLIDING_WINDOW
 from slotproof.proofs.campaign.monitor import Monitor, Violation
 
 WITNESS_CALLS = 1500
+"""Calls of a campaign that is to see what is broken."""
+MANY_CALLS = 6000
+"""Calls after which a campaign gives up that is to reach something."""
+FEW_CALLS = 330
+"""Calls that reach, with these seeds, all that proofs assume."""
+SEEDS = {FULL: 0, SLIDING_WINDOW: 2, HYBRID: 1}
 
 
-def witnesses(kind: str, rules: Rules, seed: int = 0) -> tuple[frozenset[str], list[Violation]]:
-    """What a campaign reaches of the proofs' assumptions, evaluated there; and what it sees broken."""
-    random, reached, calls = Random(seed), set[str](), 0
+def witnesses(
+    kind: str,
+    rules: Rules,
+    calls: int = WITNESS_CALLS,
+    seed: int | None = None,
+    wanted: frozenset[str] = frozenset(),
+) -> tuple[frozenset[str], list[Violation]]:
+    """What a campaign reaches of the proofs' assumptions, evaluated there; and what it sees broken. It ends
+    after so many calls, or when it has reached what is wanted, if anything is."""
+    random, reached, made = Random(SEEDS[kind] if seed is None else seed), set[str](), 0
     for config in tiny_configurations(random, kind):
         monitor = Monitor(config, rules)
         for _ in range(CALLS_A_RUN):
             violations = monitor.step(decode(monitor.running, random.getrandbits(8 * NUMBER_BYTES)))
             if violations:
                 return frozenset(reached), violations
-        calls += CALLS_A_RUN
+        made += CALLS_A_RUN
         reached |= monitor.reached
-        if calls >= WITNESS_CALLS:
+        if made >= calls or (wanted and wanted <= reached):
             return frozenset(reached), []
     raise AssertionError("there is always another configuration")
