@@ -12,7 +12,7 @@ VLLM_READY := $(VLLM_VENV)/.ready
 RELEASES ?= 0.24.0 0.28.0 0.33.0
 CALLS ?= 8000
 
-.PHONY: help check sceptic test test-sample test-all gate-vllm gate-releases lint format picture wheel clean
+.PHONY: help check sceptic sceptic-sample cores test test-sample test-all gate-vllm gate-releases lint format picture wheel clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,6 +25,12 @@ check: $(READY) ## prove every statement, follow our allocate_slots through ever
 
 sceptic: $(READY) ## every obligation by a second solver, and by Z3 with many seeds (SEEDS=20)
 	$(VENV)/bin/slotproof prove --fresh --cross-check cvc5 --seeds $(SEEDS)
+
+sceptic-sample: $(READY) ## the same for full attention alone, with one other seed
+	$(VENV)/bin/slotproof prove --kind full --cross-check cvc5 --seeds 1
+
+cores: $(READY) ## look again for what slow proofs lean on, where the obligations have changed
+	$(VENV)/bin/python -m slotproof.proofs.prove.cores
 
 test: $(READY) ## run the tests, but for those marked slow
 	$(VENV)/bin/pytest -n 2 --dist loadfile -m 'not slow'

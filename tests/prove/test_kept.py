@@ -21,7 +21,7 @@ from slotproof.proofs.prove.obligations.groups import Group
 def one_group(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Two obligations are all there is, and no campaign is made."""
     monkeypatch.setattr(prover, "groups", lambda kinds: [Group("sums", FULL, sums)])
-    monkeypatch.setattr(prover, "witnesses", lambda kind, rules: (frozenset(), []))
+    monkeypatch.setattr(prover, "witnesses", lambda *_, **__: (frozenset(), []))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
