@@ -26,7 +26,7 @@ FILE = Path(__file__).parent / "cores.txt"
 """A line for each obligation that has a core: its kind, its name, and the digests."""
 DIGITS = 6
 """Hexadecimal digits of a digest that name an assumption; if two share them, both are taken."""
-WORTH = 40_000
+WORTH = 8_000
 """Resources below which an obligation is proved as soon without a core."""
 SMALL = 5
 """A core is looked for again among itself this often, as long as it gets smaller."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -99,12 +99,14 @@ def prove(
     rules: Rules | None = None,
     progress: Progress = quiet,
     kept: Kept | None = None,
+    fell: Callable[[str, Story], None] | None = None,
 ) -> Report:
     """Prove statements, all unless some are named, for kinds of attention; with a named one, what its proof
     leans on: the invariants of all others, and what steps and loops do.
 
     With all rules on, a campaign must reach every assumption; with one off, campaigns look for the
-    stories by which statements fall. What `kept` knows is not proved again; what is proved is added to it.
+    stories by which statements fall; `fell` is told the first of each statement as soon as there is one. What
+    `kept` knows is not proved again; what is proved is added to it.
     """
     rules, kept = Rules() if rules is None else rules, Kept() if kept is None else kept
     here, earlier = source(), (dict(kept.problems), frozenset(kept.consistent))
@@ -147,6 +149,9 @@ def prove(
                 kept.reached[named(here, task.kind)] = sorted(reached[task.kind])
         elif isinstance(task, _StoryTask) and found is not None:
             fallen = {s: story for s, story in found.items() if not wanted or s in wanted}
+            if fell is not None:
+                for statement in sorted(fallen.keys() - report.stories.keys()):
+                    fell(statement, fallen[statement])
             report.stories = _shortest(report.stories, fallen)
 
     def work(tasks: list[_Task]) -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import multiprocessing
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 import z3
 
+from slotproof.impl.protocol import Config
 from slotproof.model.claims.invariants import LEDGER, STEPWISE, WRITTEN
 from slotproof.model.claims.statements import CHECKS, STATEMENTS
 from slotproof.model.language import state
@@ -20,7 +23,8 @@ from slotproof.model.scheduling.caller import ACTIONS
 from slotproof.model.system import pool
 from slotproof.proofs.campaign.find import find
 from slotproof.proofs.campaign.kinds import FULL, HYBRID, KINDS, SLIDING_WINDOW
-from slotproof.proofs.campaign.story import tell
+from slotproof.proofs.campaign.monitor import Violation
+from slotproof.proofs.campaign.story import Story, tell
 from slotproof.proofs.prove import arithmetic
 from slotproof.proofs.prove import prover as prove
 from slotproof.proofs.prove.claims import of_state
@@ -29,7 +33,7 @@ from slotproof.proofs.prove.obligations import calls, loops, steps
 from slotproof.proofs.prove.obligations.group_loops import group_loop
 from slotproof.proofs.prove.obligations.group_loops.ends import GROUP_LOOPS
 from slotproof.proofs.prove.obligations.group_loops.induction import group_loop_step
-from slotproof.proofs.prove.obligations.groups import OF_ONE_GROUP, groups
+from slotproof.proofs.prove.obligations.groups import OF_ONE_GROUP, Group, groups
 from slotproof.proofs.prove.symbols import Symbols
 
 
@@ -231,3 +235,22 @@ def test_without_a_rule_a_statement_falls_by_a_story_that_needs_the_fault(rule: 
 def test_stories_are_the_same_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("slotproof.proofs.campaign.find.ENOUGH_CALLS", dict.fromkeys(KINDS, 500))
     assert find(Rules().without("new_from_front")) == find(Rules().without("new_from_front"))
+
+
+def once_it_is_told(told: Path, rules: Rules) -> Iterator[Obligation]:
+    for _ in range(600):
+        if told.exists():
+            return
+        time.sleep(0.1)
+    yield Obligation("nothing was told", "usage", FULL, "pool", "", (), z3.BoolVal(False))
+
+
+def test_a_fall_is_told_while_the_proofs_go_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    monkeypatch.setattr(prove, "groups", lambda kinds: [Group("waits", FULL, partial(once_it_is_told, told))])
+    config = Config(num_blocks=3, block_size=1, max_model_len=3)
+    story = Story(config, (), Violation("no-rollback", "take cannot fail", "stage 3", "allocate"))
+    monkeypatch.setattr(prove, "find", lambda rules, kind: {"no-rollback": story})
+    rules = Rules().without("count_idle_hits")
+    found = prove.prove(kinds=(FULL,), rules=rules, fell=lambda statement, story: told.touch())
+    assert (found.stories, found.verdict, found.obligations) == ({"no-rollback": story}, prove.REFUTED, [])

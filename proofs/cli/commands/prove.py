@@ -108,14 +108,19 @@ def prove(
         outputs.write_json(_listing())
         return Exit.GOOD
 
-    start = time.perf_counter()
+    start, told = time.perf_counter(), dict[str, Story]()
+
+    def fell(statement: str, story: Story) -> None:
+        told[statement] = story
+        _tell(console, statement, story, without)
+
     with working(console, "proving") as advance:
         rules = Rules().without(*without)
         kinds = (kind,) if kind else KINDS
         kept = keeping.Kept() if fresh else keeping.load()
-        report = prove_statements(statements, kinds, rules, advance, kept)
+        report = prove_statements(statements, kinds, rules, advance, kept, fell)
         kept.save()
-    _show(console, report, without, time.perf_counter() - start)
+    _show(console, report, without, time.perf_counter() - start, told)
     outputs.write("--receipt", lambda path: write_json(path, receipts.of_report(report, kinds, without)))
     agreed = True
     if not report.interrupted:
@@ -168,7 +173,10 @@ def _list(console: Console) -> None:
         console.print(f"  {name} ({rule['stage']}): {rule['text']}", markup=False)
 
 
-def _show(console: Console, report: Report, without: tuple[str, ...], seconds: float) -> None:
+def _show(
+    console: Console, report: Report, without: tuple[str, ...], seconds: float, told: dict[str, Story]
+) -> None:
+    """What came of it; of the stories, those that were not told when they were found, or are shorter."""
     # Several are proved at once, and terms are built for many: each row is its share of what was waited.
     share = seconds / (sum(f.seconds for f in report.obligations) or 1)
     names = _shown(report)
@@ -201,7 +209,8 @@ def _show(console: Console, report: Report, without: tuple[str, ...], seconds: f
         where = f"{violation.claim}, {violation.detail}"
         console.print(f"refuted: {violation.statement}: a campaign saw it broken: {where}", markup=False)
     for name, story in report.stories.items():
-        _tell(console, name, story, without)
+        if told.get(name) != story:
+            _tell(console, name, story, without)
     if without:
         note = "by induction over all invariants together: a statement holds for sure where all are proved"
         console.print(f"note: {note}", markup=False)
