@@ -58,8 +58,9 @@ CORE = 1_000_000
 """The resource limit of a try with a proof's core, which takes a small part of it."""
 CONSISTENCY = 100_000
 """The resource limit of a search for a contradiction, which is never found where all is well."""
-SECONDS = 20
-"""Wall-clock seconds for one try, should the resource limit not bite."""
+SECONDS = 240
+"""Wall-clock seconds for one try, should the resource limit not bite: so many that a verdict does not hang on
+what else the machine does."""
 
 
 @dataclass(frozen=True)

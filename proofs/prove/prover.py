@@ -68,6 +68,11 @@ class Finding:
     resources: int = 0
     kept: bool = False
 
+    @property
+    def answered(self) -> bool:
+        """It is an obligation; else it stands for a group of them whose worker had to be killed."""
+        return bool(self.problem)
+
 
 @dataclass
 class Report:

@@ -8,8 +8,9 @@ import signal
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol, TypeVar
 
-SILENCE_SECONDS = 120
-"""Seconds without any answer after which the workers are killed, and what is open has none."""
+SILENCE_SECONDS = 900
+"""Seconds without any answer after which the workers are killed, and what is open has none: more than a busy
+machine takes for any task."""
 
 Progress = Callable[[str, int, int], None]
 """Told what was done, and how many of how many."""

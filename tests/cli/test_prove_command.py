@@ -10,6 +10,7 @@ import pytest
 from slotproof.proofs.cli import second_opinions
 from slotproof.proofs.cli.main import run
 from slotproof.proofs.output.errors import Exit
+from slotproof.proofs.prove import prover
 
 
 def test_a_statement_alone_brings_what_it_leans_on_and_its_receipt_is_of_this_model(
@@ -60,6 +61,17 @@ def test_bad_input_gets_one_line(
     told = capsys.readouterr().err
     assert said in told
     assert told.count("\n") == 1
+
+
+def test_a_group_whose_worker_is_lost_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(prover, "run", lambda tasks: ((task, None) for task in tasks))
+    assert run(["prove", "--fresh", "--kind", "full"]) == Exit.UNKNOWN
+    told = capsys.readouterr().out
+    assert told.count("unknown: take: not answered (full): nothing is known of any statement") == 1
+    groups = told.count(": not answered (")
+    assert f"unknown: 0 of 0 obligations proved, and {groups} groups of them not answered, in " in told
 
 
 def test_a_second_solver_that_is_not_there_is_asked_for(

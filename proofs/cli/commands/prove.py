@@ -201,8 +201,10 @@ def _show(
     for name in names:
         if STATEMENTS[name].needs:
             console.print(f"{name} needs of the caller: {STATEMENTS[name].needs}", markup=False)
+    for name, kind in sorted({(f.name, f.kind) for f in report.obligations if not f.answered}):
+        console.print(f"{UNKNOWN}: {name} ({kind}): nothing is known of any statement", markup=False)
     for finding in report.obligations:
-        if finding.verdict not in (PROVED, REFUTED):
+        if finding.answered and finding.verdict not in (PROVED, REFUTED):
             where = f"{finding.statement} ({finding.kind}, {finding.stage})"
             console.print(f"{finding.verdict}: {where}: {finding.name}", markup=False)
     for violation in report.violations:
@@ -216,7 +218,10 @@ def _show(
         console.print(f"note: {note}", markup=False)
     off = f" without {', '.join(without)}" if without else ""
     proved = sum(f.verdict == PROVED for f in report.obligations)
-    total = f"{proved} of {counted(len(report.obligations), 'obligation')} proved{off}"
+    answered = sum(f.answered for f in report.obligations)
+    total = f"{proved} of {counted(answered, 'obligation')} proved{off}"
+    if lost := len({(f.name, f.kind) for f in report.obligations if not f.answered}):
+        total += f", and {counted(lost, 'group')} of them not answered"
     if report.interrupted:
         left = counted(report.open, "group")
         total = f"interrupted with {counted(proved, 'obligation')} proved{off} and {left} of them left"
