@@ -13,6 +13,7 @@ SHOWN = {
     "tables": "the block table of each request",
     "usage": "the share of the pool that is held",
     "to_zero": "the blocks to zero",
+    "copies": "the blocks that the map of the prefix cache has under each key",
 }
 """Fields of `Result` and `Snapshot`: one that is lacking may have any value, and is not compared."""
 

@@ -204,6 +204,9 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """`usage` as the implementation reports it."""
     to_zero: tuple[int, ...] = ()
     """Blocks recorded for zeroing since the last `take_new_block_ids`, group after group."""
+    copies: tuple[tuple[int, ...], ...] | None = None
+    """The map from key to blocks: the blocks under each key, that which a lookup finds first, in the order of
+    these; None if it is not shown."""
 
 
 class Allocator(Protocol):

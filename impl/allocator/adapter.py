@@ -103,6 +103,7 @@ class TorchAllocator(Adapter):
             tables={row: tuple(held.blocks) for _, row, held in self._tables() if held.blocks},
             usage=self.manager.usage,
             to_zero=tuple([block for group in self._groups for block in group.new_block_ids]),
+            copies=pool.copies(),
         )
 
     def _tables(self) -> Iterator[tuple[int, int, RequestBlocks]]:

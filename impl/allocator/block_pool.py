@@ -59,6 +59,11 @@ class BlockPool:
             blocks.append(block)
         return blocks
 
+    def copies(self) -> tuple[tuple[int, ...], ...]:
+        """The blocks under each hash, the hit first."""
+        later = self._duplicates
+        return tuple(sorted((first, *later.get(key, ())) for key, first in self._cached.items()))
+
     def uncached(self, blocks: Sequence[int]) -> list[int]:
         """Those of the named blocks, ids of this pool or not, that are not in the prefix cache."""
         known, block_hash = self.num_blocks, self.block_hash

@@ -196,7 +196,7 @@ class VllmFactory:
         self.has_groups = True
         try:
             self._try_out()
-        except (AttributeError, TypeError) as error:
+        except (AttributeError, ImportError, TypeError) as error:
             raise release.does_not_fit([" ".join(str(error).split())]) from error
 
     def __call__(self, config: Config) -> VllmAllocator:

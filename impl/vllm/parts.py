@@ -130,4 +130,14 @@ def snapshot(manager: Any, number: Callable[[str], int] = int) -> Snapshot:
         },
         usage=float(manager.usage),
         to_zero=tuple([block for group in groups for block in group.new_block_ids]),
+        copies=_copies(pool),
     )
+
+
+def _copies(pool: Any) -> tuple[tuple[int, ...], ...] | None:
+    """The pool's map from key to blocks: one block or a dictionary of several; None if a release has it
+    otherwise."""
+    by_key = getattr(getattr(pool, "cached_block_hash_to_block", None), "_cache", None)
+    if not isinstance(by_key, dict):
+        return None
+    return tuple(sorted(tuple(b) if isinstance(b, dict) else (b.block_id,) for b in by_key.values()))

@@ -133,7 +133,16 @@ def expected_snapshot(running: Running) -> Snapshot:
         tables={r: tuple([s.table(r, i) for i in range(n)]) for r, n in lengths.items() if n},
         usage=usage_of(running.engine.num_blocks, s.num_free),
         to_zero=to_zero(s),
+        copies=_copies(s),
     )
+
+
+def _copies(s: State) -> tuple[tuple[int, ...], ...]:
+    by_key: dict[int, list[int]] = {}
+    hashed = [b for b in range(1, s.engine.num_blocks) if s.block_hash(b)]
+    for b in sorted(hashed, key=s.stamp):
+        by_key.setdefault(s.block_hash(b), []).append(b)
+    return tuple(sorted(map(tuple, by_key.values())))
 
 
 class KeyMatch:
@@ -229,7 +238,16 @@ def _exact(expected: Snapshot, got: Snapshot, keys: KeyMatch) -> Iterator[Differ
         yield from keys.differences(expected.hashes, got.hashes)
     else:
         yield _number("hashes", len(expected.hashes), len(got.hashes))
+    if None not in (expected.copies, got.copies) and expected.copies != got.copies:
+        yield _copies_difference(expected.copies or (), got.copies or ())
     yield from _usage(expected.usage, got.usage)
+
+
+def _copies_difference(ours: tuple[tuple[int, ...], ...], theirs: tuple[tuple[int, ...], ...]) -> Difference:
+    """The keys whose blocks are others, on either side."""
+    sides = (set(ours) - set(theirs), set(theirs) - set(ours))
+    told = [", ".join(block_names(blocks) for blocks in sorted(side)) or "none of them" for side in sides]
+    return difference("copies under a key", *told)
 
 
 def _tables(ours: dict[int, tuple[int, ...]], theirs: dict[int, tuple[int, ...]]) -> Difference:

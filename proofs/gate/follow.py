@@ -151,6 +151,27 @@ def follow(
     return Followed(initial, steps, found, rows)
 
 
+def wrong_by_itself(
+    config: Config, calls: list[Call], replies: list[Reply], hidden: frozenset[str]
+) -> list[Difference]:
+    """What the statements say of the last of these calls, by what an implementation answered and showed.
+
+    Args:
+        replies: the first is the fresh state, then one for each call.
+    """
+    ledger, watch = Ledger(config), Consistency(config, hidden)
+    before = replies[0].state
+    found = watch.state(before)
+    for call, reply in zip(calls, replies[1:], strict=True):
+        entry = ledger.entries.get(getattr(call, "request", -1))
+        computed = entry.computed if entry else 0
+        found = _enter(ledger, call, reply.result)
+        if not found:
+            found = watch.call(Made(call, reply.result, before, reply.state, ledger.entries, computed))
+        before = reply.state
+    return found
+
+
 def _one(implementation: Isolated, config: Config | None, calls: list[Call]) -> Reply | Fault:
     with closing(implementation.run(config, calls)) as replies:
         return next(replies)

@@ -75,9 +75,12 @@ class Report:
     asked: Asked = field(default_factory=Asked)
     """What was asked of what was gated, and what it says of itself."""
 
-    def begin(self, asked: Asked, required: Sequence[str] = ()) -> None:
+    engines: Sequence[Config] = ()
+    """The configurations that took turns."""
+
+    def begin(self, asked: Asked, required: Sequence[str] = (), engines: Sequence[Config] = ()) -> None:
         """The implementation has started: what it can be asked is known."""
-        self.asked, self.required = asked, required
+        self.asked, self.required, self.engines = asked, required, engines
 
     def add(self, trial: Trial) -> None:
         """One more sequence, without its failure."""
@@ -157,7 +160,7 @@ def campaign(
         first = _played_first(asked) if configs is None else ()
         drawn = configurations(seed, asked.has_groups) if configs is None else configs
         configs = fit_configs(drawn, asked.lacks, asked.behaviours)
-        report.begin(asked, asked.rows(configs))
+        report.begin(asked, asked.rows(configs), configs)
         missing: tuple[str, ...] = ()
         for turn in count(-len(first)):
             if not left() or report.failure is not None:

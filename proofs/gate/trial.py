@@ -13,6 +13,7 @@ from slotproof.model.language.behaviours import profile
 from slotproof.model.running import ContractError, Running, Stuck
 from slotproof.proofs.campaign.calls import decode, model_config
 from slotproof.proofs.campaign.fit import fit_call
+from slotproof.proofs.gate.blame import blame
 from slotproof.proofs.gate.compare import (
     Difference,
     KeyMatch,
@@ -24,7 +25,7 @@ from slotproof.proofs.gate.compare import (
 )
 from slotproof.proofs.gate.coverage import reached, rows
 from slotproof.proofs.gate.follow import Next, follow, given_calls, numbers_to_calls, required_rows
-from slotproof.proofs.gate.isolation import About, Fault, Isolated, Kind
+from slotproof.proofs.gate.isolation import About, Fault, Isolated, Kind, Reply
 from slotproof.proofs.gate.oracle import Expectation, expect
 from slotproof.proofs.output.text import call_line
 from slotproof.proofs.traces.trace import Step, Trace
@@ -218,9 +219,12 @@ def compare_story(
     `agreed` is told, call by call, how many calls agree.
     """
     keys = KeyMatch()
+    answered: list[Reply] = []
     with closing(implementation.run(config, [e.call for e in story])) as replies:
         for index, reply in enumerate(replies):
             fault, raised = None, ""
+            if not isinstance(reply, Fault):
+                answered.append(reply)
             if isinstance(reply, Fault):
                 fault, raised = reply.kind, reply.traceback
                 found = [difference("answer", "one", f"none: {reply.text}")]
@@ -231,6 +235,8 @@ def compare_story(
                 e = story[index - 1]
                 found = asked.result_differences(e.result, reply.result)
                 found += asked.snapshot_differences(e.snapshot, reply.state, keys)
+                if found and asked.strictness is Strictness.EXACT:
+                    found = [*blame(config, story[:index], answered, asked.lacks), *found]
             if found:
                 return index, Failure(config, [e.step for e in story[:index]], found, fault, raised)
             agreed(index)

@@ -26,17 +26,22 @@ def write_page(path: Path, told: Told, command: str = "") -> None:
 
 def page(told: Told, command: str = "") -> str:
     """A story's page, with the command that made it."""
-    environment = Environment(
+    template = environment().get_template("story.html.j2")
+    return template.render(told=told, views=views(told), legend=legend(told), command=command)
+
+
+def environment() -> Environment:
+    """What pages are made with."""
+    made = Environment(
         loader=PackageLoader("slotproof.proofs.stories"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"linked": linked, "name": _name}
-    environment.globals |= {"counted": counted, "ruler": ruler}
-    template = environment.get_template("story.html.j2")
-    return template.render(told=told, views=views(told), legend=legend(told), command=command)
+    made.filters |= {"linked": linked, "name": _name}
+    made.globals |= {"counted": counted, "ruler": ruler}
+    return made
 
 
 def _name(block: int) -> str:

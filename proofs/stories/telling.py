@@ -78,6 +78,16 @@ def tell_reached(config: Config, calls: tuple[Call, ...], reached: str, rules: R
     return structs.replace(teller.tell(calls), reached=reached)
 
 
+def tell_ending(config: Config, calls: tuple[Call, ...], ending: Broken) -> Told:
+    """The model's story of calls, the last of which somebody else answered otherwise, as `ending` says.
+
+    Raises:
+        ContractError: a call is outside the caller's contract.
+        Stuck: the model fails half way through a call.
+    """
+    return structs.replace(_Teller(config, Rules(), _executes(calls)).tell(calls), broken=ending)
+
+
 def _executes(calls: tuple[Call, ...]) -> bool:
     return any(isinstance(call, Execute) for call in calls)
 

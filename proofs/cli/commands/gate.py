@@ -24,6 +24,7 @@ from slotproof.proofs.gate.exhaustive import exhaust
 from slotproof.proofs.gate.gate import Report, Verdict
 from slotproof.proofs.gate.implementations import loader
 from slotproof.proofs.gate.isolation import Isolated
+from slotproof.proofs.gate.page import write_gate_page
 from slotproof.proofs.gate.report import Commands, lines, write_gate_json, write_junit
 from slotproof.proofs.gate.schedulers import SCHEDULERS
 from slotproof.proofs.output.errors import Exit, UserError
@@ -90,6 +91,11 @@ EXITS = {
     is_flag=True,
     help="Say how often each row was reached; a terminal is told if all calls agree.",
 )
+@click.option(
+    "--html",
+    type=click.Path(path_type=Path),
+    help="Write one page: the verdict, the story of a difference to click through, coverage, what was drawn.",
+)
 @click.option("--junit", type=click.Path(path_type=Path), help="Write a JUnit report for CI.")
 @options.json_file
 @options.device
@@ -106,6 +112,7 @@ def gate(
     ignore: tuple[str, ...],
     trace: Path | None,
     coverage: bool,
+    html: Path | None,
     junit: Path | None,
     json_file: Path | None,
     device: str,
@@ -120,7 +127,7 @@ def gate(
     if exhaustive and (calls or seconds):
         raise UserError("--exhaustive runs every sequence: leave out --calls and --seconds")
     trace = trace or _default_trace(impl, f"exhaustive-{exhaustive}" if exhaustive else str(seed))
-    outputs = Outputs({"--trace": trace, "--junit": junit, "--json": json_file})
+    outputs = Outputs({"--trace": trace, "--html": html, "--junit": junit, "--json": json_file})
     strictness = Strictness(compare)
     if known and impl != "vllm-scheduler":
         raise UserError("--known: KNOWN.md tells of vllm-scheduler alone")
@@ -178,11 +185,14 @@ def gate(
         for times in (1, 2)
     )
     replay = command_line("replay", {"--impl": impl, **how}, trace)
-    for line in lines(report, impl, drawn, Commands(again, more, replay), coverage=coverage):
+    commands = Commands(again, more, replay)
+    for line in lines(report, impl, drawn, commands, coverage=coverage):
         console.print(line, markup=False)
     if report.failure is not None:
         failing = report.failure.trace(report.asked)
         outputs.write("--trace", lambda path: write_trace(failing, path))
+    said = list(lines(report, impl, drawn, commands, coverage=False))
+    outputs.write("--html", lambda path: write_gate_page(path, report, impl, said, again))
     outputs.write("--junit", lambda path: write_junit(path, report, impl))
     outputs.write("--json", lambda path: write_gate_json(path, report, impl, drawn, trace))
     return Exit.INTERRUPTED if report.interrupted else EXITS[report.verdict]
