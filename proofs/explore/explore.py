@@ -18,10 +18,11 @@ from slotproof.model.language.rules import RULES, Rules
 from slotproof.model.language.state import State
 from slotproof.model.running import ContractError, Running
 from slotproof.proofs.campaign.calls import call_fields, model_config
-from slotproof.proofs.campaign.kinds import FULL, KINDS, kind_of
+from slotproof.proofs.campaign.kinds import FULL, HYBRID, KINDS, kind_of
 from slotproof.proofs.campaign.shrink import made_small, simplified
 from slotproof.proofs.campaign.story import Story, tell
 from slotproof.proofs.explore.bounded import Bounds, Goal, breaks, reaches, search
+from slotproof.proofs.explore.known import GROUP_ENGINES, KNOWN
 from slotproof.proofs.output.words import counted, verb
 
 ENGINES = (
@@ -29,9 +30,10 @@ ENGINES = (
     Config(num_blocks=5, block_size=2, max_model_len=3, watermark_blocks=1),
     Config(num_blocks=5, block_size=1, max_model_len=5, sliding_window=2, max_in_flight_tokens=1),
     Config(num_blocks=6, block_size=2, max_model_len=8, sliding_window=4, max_in_flight_tokens=3),
+    *GROUP_ENGINES,
 )
 """Roomy requests; a model shorter than the pool, and blocks that are not full; a narrow window; a window
-that ends inside a block."""
+that ends inside a block; and engines of several groups."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +54,8 @@ class Answer:
 
 
 def engines(kind: str | None, **set_: int) -> tuple[Config, ...]:
-    """The engines to look at: of one kind or all, with some settings fixed."""
-    wanted = [e for e in ENGINES if kind in (None, kind_of(e))]
+    """The engines to look at: of a kind, or of all that have one group, with some settings fixed."""
+    wanted = [e for e in ENGINES if (kind_of(e) == kind if kind else kind_of(e) != HYBRID)]
     changed = [msgspec.structs.replace(e, **set_) for e in wanted]
     return tuple(dict.fromkeys(changed))
 
@@ -75,7 +77,14 @@ def explore_faults(
     # A rule that is about nothing special shows in the simplest engines.
     configs = tuple(c for c in configs if kind_of(c) == about) or configs
 
-    answer = _shortest(configs, rules, breaks(wanted, more), bounds)
+    goal, known = breaks(wanted, more), _known(rules, wanted, configs, bounds) if not more else None
+    if known is not None:  # is there a shorter one?
+        look = replace(bounds, calls=len(known.calls) - 1, seconds=bounds.seconds / 3)
+        answer = _shortest(configs, rules, goal, look)
+        if answer.config is None:
+            return replace(answer, config=known.config, calls=known.calls, story=known)
+    else:
+        answer = _shortest(configs, rules, goal, bounds)
     if answer.config is None:
         return answer
     for past_others in (False, True):  # rather a story in which nothing else falls before
@@ -85,6 +94,18 @@ def explore_faults(
                 small = made_small(story, rules, more, past_others)
                 return replace(answer, calls=small.calls, story=small)
     raise AssertionError("the running reading does not confirm what the search found")
+
+
+def _known(
+    rules: Rules, statements: tuple[str, ...], configs: tuple[Config, ...], bounds: Bounds
+) -> Story | None:
+    """The shortest known story of one of these engines within the bounds."""
+    found: list[Story] = []
+    for config, calls in KNOWN:
+        if config in configs:
+            told = (tell(config, calls, rules, statement) for statement in statements)
+            found += [story for story in told if story is not None and len(story.calls) <= bounds.calls]
+    return min(found, key=lambda story: len(story.calls), default=None)
 
 
 def explore_state(

@@ -85,12 +85,16 @@ OF_REQUEST: dict[str, tuple[str, Callable[[State, int], Any]]] = {
         "its computed tokens that are not final",
         lambda s, r: Number(ite(s.computed(r) > s.num_tokens(r), s.computed(r) - s.num_tokens(r), 0)),
     ),
-    "blocks": ("blocks that it holds", lambda s, r: Number(s.length(r) - s.first(r))),
-    "published": ("table entries hashed or hit", lambda s, r: Number(s.num_cached(r))),
 }
 """What can be asked of a request r0, r1, …, numbered as in stories and traces, with what it means."""
 
-_TOKEN = re.compile(r"\s*(?:(\d+(?:\.\d+)?)|([A-Za-z_]\w*)|(==|!=|<=|>=|[-<>+*()]))")
+OF_GROUP: dict[str, tuple[str, Callable[[State, int], Int]]] = {
+    "blocks": ("blocks that it holds", lambda s, row: s.length(row) - s.first(row)),
+    "published": ("table entries hashed or hit", lambda s, row: s.num_cached(row)),
+}
+"""What can be asked of a request's row in a group g0, g1, …, and of a request in all its groups."""
+
+_TOKEN = re.compile(r"\s*(?:(\d+(?:\.\d+)?)|([A-Za-z_]\w*)|(==|!=|<=|>=|[-<>+*(),]))")
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     "==": lambda a, b: a == b,
     "!=": lambda a, b: a != b,
@@ -110,22 +114,28 @@ class _Part:
     number: Quantity | None = None
 
 
-def parse(text: str, requests: int) -> Truth:
+def names_group(text: str) -> bool:
+    """Whether the expression asks of a group."""
+    return re.search(r"\bg\d", text) is not None
+
+
+def parse(text: str, requests: int, groups: int = 1) -> Truth:
     """What the expression says of a state.
 
     Raises:
-        ExpressionError: it is none, or names a request past the number of requests.
+        ExpressionError: it is none, or names a request or a group past their numbers.
     """
-    parser = _Parser(text, requests)
+    parser = _Parser(text, requests, groups)
     part = parser.either()
     parser.end()
     return parser.truth(part)
 
 
 class _Parser:
-    def __init__(self, text: str, requests: int) -> None:
+    def __init__(self, text: str, requests: int, groups: int) -> None:
         self.text = text
         self.requests = requests
+        self.groups = groups
         self.tokens: list[tuple[int, str]] = []
         position = 0
         while text[position:].strip():
@@ -254,7 +264,7 @@ class _Parser:
         if token in NUMBERS:
             self.next += 1
             return _Part(position, number=NUMBERS[token][1])
-        if token in OF_REQUEST:
+        if token in OF_REQUEST or token in OF_GROUP:
             self.next += 1
             return self.of_request(position, token)
         what = f"{token!r} is not a name" if token else "something is missing"
@@ -263,18 +273,33 @@ class _Parser:
     def of_request(self, position: int, name: str) -> _Part:
         if not self.take("("):
             raise self.error(self.here, f"`{name}` is said of a request: write {name}(r0)")
-        at, token = self.here, self.peek()
-        self.next += 1
-        match = re.fullmatch(r"r(0|[1-9]\d*)", token)
-        if match is None or int(match.group(1)) >= self.requests:
-            known = "there is r0" if self.requests == 1 else f"they are r0 to r{self.requests - 1}"
-            raise self.error(at, f"{token or 'nothing'!r} is no request: {known}")
+        r = self.numbered("r", "request", self.requests)
+        groups = range(self.groups)
+        if name in OF_GROUP and self.take(","):
+            g = self.numbered("g", "group", self.groups)
+            groups = range(g, g + 1)
         if not self.take(")"):
             raise self.error(self.here, "`)` is missing")
-        of, r = OF_REQUEST[name][1], int(match.group(1))
+        if name in OF_GROUP:
+            of_row = OF_GROUP[name][1]
+            return _Part(
+                position,
+                number=lambda s: Number(sum(of_row(s, s.engine.row(r, g)) for g in groups)),
+            )
+        of = OF_REQUEST[name][1]
         if name in ("waiting", "loading", "running", "preempted"):
             return _Part(position, truth=lambda s: of(s, r))
         return _Part(position, number=lambda s: of(s, r))
+
+    def numbered(self, letter: str, what: str, count: int) -> int:
+        """The number of a request or a group, of so many."""
+        at, token = self.here, self.peek()
+        self.next += 1
+        match = re.fullmatch(rf"{letter}(0|[1-9]\d*)", token)
+        if match is None or int(match.group(1)) >= count:
+            known = f"there is {letter}0" if count == 1 else f"they are {letter}0 to {letter}{count - 1}"
+            raise self.error(at, f"{token or 'nothing'!r} is no {what}: {known}")
+        return int(match.group(1))
 
 
 def _joined(operator: Callable[..., Bool], a: Truth, b: Truth) -> Truth:

@@ -44,6 +44,8 @@ def _fields(record: msgspec.Struct) -> list[str]:
             words.append(f"{field.name}={value.value}")
         elif value is True:
             words.append(field.name)
+        elif isinstance(value, tuple) and value and isinstance(value[0], msgspec.Struct):
+            words.append(f"{field.name}=" + ",".join(f"({' '.join(_fields(one))})" for one in value))
         elif isinstance(value, tuple):
             listed = block_names(value, ",") if field.name == "blocks" else ",".join(map(str, value)) or "-"
             words.append(f"{field.name}={listed}")

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from functools import cache
+from math import gcd, lcm
 from operator import attrgetter
 from pathlib import Path
 from textwrap import fill
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jinja2
 import msgspec
@@ -50,15 +51,19 @@ from slotproof.proofs.output.files import write_file
 WIDTH = 96
 
 
+Blocks: TypeAlias = list[int] | list[list[int]]
+"""Blocks of the one group; of several, by group."""
+
+
 @dataclass(frozen=True)
 class Shown:
     """What can be seen of an engine after a call."""
 
-    result: list[int] | None
+    result: Blocks | None
     """`allocate`: the new blocks, None if slots are refused. Other calls: none."""
-    tables: dict[int, list[int]]
+    tables: dict[int, Blocks]
     """Request -> its block table, of requests that are known."""
-    hits: dict[int, list[int]]
+    hits: dict[int, Blocks]
     """Request -> what a lookup finds for it, of requests that wait with nothing computed."""
     ref_cnt: dict[int, int]
     """Block -> references, of blocks that have any."""
@@ -122,21 +127,40 @@ def _first_difference(config: Config, calls: tuple[Call, ...], rules: Rules) -> 
     return None
 
 
-def _answer(running: Running, call: Call) -> list[int] | None:
-    result = expect(running, call).result
-    return list(result.new_blocks) if result.granted and isinstance(call, Allocate) else None
+def _answer(running: Running, call: Call) -> Blocks | None:
+    e = expect(running, call)
+    answer, s = e.outcome.answer, running.state
+    if not (isinstance(call, Allocate) and e.result.granted and answer is not None):
+        return None
+
+    def taken(g: int) -> list[int]:
+        row = s.engine.row(call.request, g)
+        return [s.table(row, i) for i in range(answer.new_low(g), answer.new_high(g))]
+
+    return _by_group(s.engine.groups.num, taken)
 
 
-def _shown(running: Running, result: list[int] | None = None) -> Shown:
+def _by_group(num_groups: int, blocks: Callable[[int], list[int]]) -> Blocks:
+    return blocks(0) if num_groups == 1 else [blocks(g) for g in range(num_groups)]
+
+
+def _shown(running: Running, result: Blocks | None = None) -> Shown:
     s, snapshot = running.state, expected_snapshot(running)
     known = [r for r in running.requests if s.status(r) != UNKNOWN]
     looking = [r for r in known if waits(s, r) and s.computed(r) == 0 and running.engine.enable_caching]
-    hits = {r: running.hits(r) for r in looking}
-    keys = snapshot.hashes
+    keys, num = snapshot.hashes, s.engine.groups.num
+
+    def table(r: int) -> Blocks:
+        return _by_group(num, lambda g: list(snapshot.tables.get(s.engine.row(r, g), ())))
+
+    def hit(r: int) -> Blocks:
+        found = running.hits(r)
+        return _by_group(num, lambda g: [found.at(g, i) for i in range(found.num(g))])
+
     return Shown(
         result=result,
-        tables={r: list(snapshot.tables.get(r, ())) for r in known},
-        hits={r: [h.at(0, i) for i in range(h.num(0))] for r, h in hits.items()},
+        tables={r: table(r) for r in known},
+        hits={r: hit(r) for r in looking},
         ref_cnt={b: n for b, n in enumerate(snapshot.ref_cnt) if n},
         keys={b: keys.index(key) for b, key in enumerate(keys) if key is not None},
         free_queue=list(snapshot.free_queue),
@@ -170,6 +194,8 @@ def text_of(story: Story, rules: Rules) -> str:
     return _template().render(
         docstring=_docstring(story, rules),
         config=config,
+        unit=gcd(*(group.block_size for group in config.all_groups)),
+        aligned=lcm(*(group.block_size for group in config.all_groups)),
         options=list(_options(config)),
         uses=_uses(config, found),
         needed=_needed(config, found),

@@ -21,7 +21,7 @@ from slotproof.proofs.campaign.calls import call_fields, call_name, model_config
 from slotproof.proofs.campaign.monitor import Violation
 from slotproof.proofs.campaign.story import Story
 from slotproof.proofs.faults.catalogue import fault_of
-from slotproof.proofs.gate.compare import expected_result
+from slotproof.proofs.gate.compare import expected_result, to_zero
 from slotproof.proofs.output.text import block_names, call_line, config_line, result_line
 from slotproof.proofs.stories.told import (
     Block,
@@ -34,6 +34,7 @@ from slotproof.proofs.stories.told import (
     Shown,
     Span,
     Step,
+    Table,
     Told,
     in_blocks,
 )
@@ -156,7 +157,7 @@ class _Teller:
             call=call_line(call),
             result=result,
             lines=lines(call, before, after, answer, failed, self.label),
-            changes=tuple(_changes(shown, state, self.config.block_size)),
+            changes=tuple(_changes(shown, state)),
             state=state,
         )
 
@@ -180,17 +181,21 @@ class _Teller:
             return None
         key = state.block_hash(block)
         if key not in self.keys:
-            reach = self.config.block_size * (state.writer_index(block) + 1)
-            first = 0 if state.engine.rules.key_covers_prefix else reach - self.config.block_size
+            size = _slots(state, block)
+            reach = size * (state.writer_index(block) + 1)
+            first = 0 if state.engine.rules.key_covers_prefix else reach - size
             self.keys[key] = Key(_letter(len(self.keys)), self._tokens(state, block, first, reach))
         return self.keys[key].label
 
     def _tokens(self, state: State, block: int, start: int, end: int) -> str:
         """Tokens of the request that a block was taken for, block by block, `?` for drafts; and its tags."""
-        text = self.running.read.texts[state.writer_row(block)]
+        engine, row = state.engine, state.writer_row(block)
+        text = self.running.read.texts[engine.owner(row)]
         known = [*map(str, text.tokens[start:end]), *["?"] * (end - max(start, len(text.tokens)))]
         tags = [f"{tag} {value}" for tag, value in (("salt", text.salt), ("lora", text.lora)) if value]
-        return " ".join([in_blocks(known, self.config.block_size), *[f"({tag})" for tag in tags]])
+        if not engine.groups.is_one:
+            tags.append(f"group {engine.group(row)}")
+        return " ".join([in_blocks(known, _slots(state, block)), *[f"({tag})" for tag in tags]])
 
     def shown(
         self,
@@ -210,17 +215,17 @@ class _Teller:
             free_queue=tuple(s.at(i) for i in range(s.num_free)),
             blocks=tuple(self._block(s, b) for b in range(self.config.num_blocks)),
             requests=tuple(requests),
-            to_zero=tuple(s.to_zero(0, i) for i in range(s.num_to_zero(0))),
+            to_zero=to_zero(s),
             usage=usage_of(self.config.num_blocks, s.num_free),
         )
 
     def _block(self, s: State, b: int) -> Block:
-        key, size, i = self.label(s, b), self.config.block_size, s.writer_index(b)
+        key, size, i = self.label(s, b), _slots(s, b), s.writer_index(b)
         free = "cached" if key else "free"
         kind = "null" if b == NULL_BLOCK else free if s.is_free(b) else "held"
         position = s.rank(b) if s.is_free(b) else None
         holds = self._tokens(s, b, i * size, (i + 1) * size) if key else ""
-        shown = Block(b, kind, s.ref_cnt(b), position, key, holds)
+        shown = Block(b, kind, s.ref_cnt(b), position, key, holds, slots=size)
         if not self.about_writing or kind in ("null", "free"):
             return shown
         filler = filled_by(s, b) if key else ""
@@ -239,13 +244,20 @@ class _Teller:
             computed=computed,
             in_flight=s.in_flight(r),
             drafts=max(0, computed - num_tokens),
-            table=tuple(_entries(s, r, before, answer)),
-            spans=() if s.status(r) == UNKNOWN else tuple(self._spans(s, r, before, answer)),
+            tables=tuple(self._table(s, r, g, before, answer) for g in range(s.engine.groups.num)),
         )
 
-    def _spans(self, s: State, r: int, before: State | None, answer: Answer | None) -> list[Span]:
-        """The request's slots and tokens, cut where their kind changes."""
-        slots = s.length(r) * self.config.block_size
+    def _table(self, s: State, r: int, g: int, before: State | None, answer: Answer | None) -> Table:
+        return Table(
+            name="table" if s.engine.groups.is_one else f"table of group {g}",
+            block_size=s.engine.tokens(1, g),
+            entries=tuple(_entries(s, r, g, before, answer)),
+            spans=() if s.status(r) == UNKNOWN else tuple(self._spans(s, r, g, before, answer)),
+        )
+
+    def _spans(self, s: State, r: int, g: int, before: State | None, answer: Answer | None) -> list[Span]:
+        """The request's slots in a group, and its tokens, cut where their kind changes."""
+        slots = s.engine.tokens(s.length(s.engine.row(r, g)), g)
         num_tokens, computed, lookahead = s.num_tokens(r), s.computed(r), 0
         ends = [("computed", computed - s.in_flight(r)), ("in flight", computed)]
         if before is not None and answer is not None and computed != before.computed(r):
@@ -265,23 +277,29 @@ class _Teller:
         return spans
 
 
-def _entries(s: State, r: int, before: State | None, answer: Answer | None) -> list[Entry]:
-    """The block table, each entry with what this call added it for."""
-    old = s.length(r) if before is None or answer is None else before.length(r)
+def _slots(s: State, b: int) -> int:
+    """The slots of a block, in the group that it was taken for."""
+    return int(s.engine.tokens(1, s.engine.group(s.writer_row(b))))
+
+
+def _entries(s: State, r: int, g: int, before: State | None, answer: Answer | None) -> list[Entry]:
+    """The block table of a group, each entry with what this call added it for."""
+    row = s.engine.row(r, g)
+    old = s.length(row) if before is None or answer is None else before.length(row)
     entries = []
-    for i in range(s.length(r)):
+    for i in range(s.length(row)):
         kind = "held"
-        if s.table(r, i) == NULL_BLOCK:
+        if s.table(row, i) == NULL_BLOCK:
             kind = "null"
         elif i >= old and answer is not None:
-            ahead = s.engine.tokens(i) >= answer.total + answer.ask.new
+            ahead = s.engine.tokens(i, g) >= answer.total + answer.ask.new
             new = "lookahead" if ahead else "new"
-            kind = "hit" if i < answer.ask.hits.num(0) else "external" if i < answer.new_low(0) else new
-        entries.append(Entry(s.table(r, i), kind))
+            kind = "hit" if i < answer.ask.hits.num(g) else "external" if i < answer.new_low(g) else new
+        entries.append(Entry(s.table(row, i), kind))
     return entries
 
 
-def _changes(before: Shown, after: Shown, block_size: int) -> list[Change]:
+def _changes(before: Shown, after: Shown) -> list[Change]:
     """What differs, field by field: the pool, then its blocks, then the requests."""
     changes: list[Change] = []
 
@@ -294,12 +312,12 @@ def _changes(before: Shown, after: Shown, block_size: int) -> list[Change]:
 
     compare("pool", _pool_fields(before), _pool_fields(after))
     for was, block in zip(before.blocks, after.blocks, strict=True):
-        old, new = _block_fields(was, block_size), _block_fields(block, block_size)
+        old, new = _block_fields(was), _block_fields(block)
         compare(f"block {block.block}", old, new)
     known = {request.request: request for request in before.requests}
     for request in after.requests:
         earlier = known.get(request.request)
-        old = _request_fields(earlier) if earlier else _NO_REQUEST
+        old = _request_fields(earlier) if earlier else _no_request(request)
         compare(f"request {request.request}", old, _request_fields(request))
     return changes
 
@@ -308,21 +326,21 @@ def _pool_fields(state: Shown) -> dict[str, str]:
     return {"free queue": block_names(state.free_queue), "to zero": block_names(state.to_zero)}
 
 
-def _block_fields(block: Block, block_size: int) -> dict[str, str]:
+def _block_fields(block: Block) -> dict[str, str]:
     fields = {"kind": block.kind, "ref_cnt": str(block.ref_cnt), "key": block.key or "-"}
-    return fields if block.written is None else {**fields, "written": block.filling(block_size)}
+    return fields if block.written is None else {**fields, "written": block.filling}
 
 
 def _request_fields(request: Request) -> dict[str, str]:
     counts = {name: str(getattr(request, name)) for name in ("prompt", "output", "computed", "drafts")}
     counts["in flight"] = str(request.in_flight)
-    return {"status": request.status, **counts, "table": block_names(e.block for e in request.table)}
+    tables = {table.name: block_names(e.block for e in table.entries) for table in request.tables}
+    return {"status": request.status, **counts, **tables}
 
 
-_NO_REQUEST = {
-    **dict.fromkeys(("prompt", "output", "computed", "drafts", "in flight"), "0"),
-    "table": block_names(()),
-}
+def _no_request(request: Request) -> dict[str, str]:
+    counts = dict.fromkeys(("prompt", "output", "computed", "drafts", "in flight"), "0")
+    return counts | {table.name: block_names(()) for table in request.tables}
 
 
 def _letter(index: int) -> str:

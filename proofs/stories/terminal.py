@@ -37,11 +37,11 @@ def print_story(console: Console, told: Told, full: bool = False) -> None:
         show.fact("allowed", Text(told.allowed))
     show.fact("engine", Text(told.engine))
     if full:
-        show.whole(told.initial, told.config.block_size)
+        show.whole(told.initial)
     for step in told.steps:
         show.call(step)
         if full:
-            show.whole(step.state, told.config.block_size)
+            show.whole(step.state)
         else:
             show.changes(step.changes)
     show.line()
@@ -100,15 +100,15 @@ class _Printer:
             else:
                 self.fact(subject, Text(", ".join(f"{c.field} {c.before} → {c.after}" for c in fields)))
 
-    def whole(self, state: Shown, block_size: int) -> None:
+    def whole(self, state: Shown) -> None:
         self.fact("free queue", Text(block_names(state.free_queue)))
         self.fact("usage", Text(f"{state.usage:.0%}"))
-        for text, alike in groupby(state.blocks, key=lambda block: _block(block, block_size)):
+        for text, alike in groupby(state.blocks, key=_block):
             numbers = [block.block for block in alike]
             last = f"-{numbers[-1]}" if len(numbers) > 1 else ""
             self.fact(f"block {numbers[0]}{last}", text)
         for request in state.requests:
-            for line in _request(request, block_size):
+            for line in _request(request):
                 self.fact(f"request {request.request}", line)
         self.fact("to zero", Text(block_names(state.to_zero)))
 
@@ -117,7 +117,7 @@ def _line_style(line: Line) -> str:
     return "bold red" if line.fails else "bold" if line.decides else ""
 
 
-def _block(block: Block, block_size: int) -> Text:
+def _block(block: Block) -> Text:
     text = Text(block.kind, _KINDS[block.kind])
     if block.kind != "null":
         text.append(f", ref_cnt {block.ref_cnt}", "")
@@ -125,17 +125,19 @@ def _block(block: Block, block_size: int) -> Text:
         text.append(f", key {block.key} ({block.holds})", "")
     if block.written is not None:
         text.append(", written ", "")
-        text.append(block.filling(block_size), "bold red" if block.filled_by == NOBODY else "")
+        text.append(block.filling, "bold red" if block.filled_by == NOBODY else "")
     return text
 
 
-def _request(request: Request, block_size: int) -> Iterator[Text]:
+def _request(request: Request) -> Iterator[Text]:
     counts = f"prompt {request.prompt}, output {request.output}, computed {request.computed}"
     yield Text(f"{request.status}: {counts}, in flight {request.in_flight}, drafts {request.drafts}")
     tags = "".join(f", {tag} {n}" for tag, n in (("salt", request.salt), ("lora", request.lora)) if n)
-    yield Text(f"tokens {in_blocks(request.tokens, block_size)}{tags}")
-    if request.table:
-        yield Text("table ").append_text(Text(", ").join(_entry(entry) for entry in request.table))
+    yield Text(f"tokens {in_blocks(request.tokens, request.tables[0].block_size)}{tags}")
+    for table in request.tables:
+        if table.entries:
+            entries = Text(", ").join(_entry(entry) for entry in table.entries)
+            yield Text(f"{table.name} ").append_text(entries)
 
 
 def _entry(entry: Entry) -> Text:

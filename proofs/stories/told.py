@@ -45,10 +45,14 @@ class Block(Struct, frozen=True):
     """Who writes the rest, if it has a key and lacks something: `this step`, the one that is being made up;
     `a load`; or `nobody`."""
 
-    def filling(self, block_size: int) -> str:
+    slots: int = 0
+    """Of the group that it was taken for."""
+
+    @property
+    def filling(self) -> str:
         """`1/2`, and who writes the rest."""
         rest = f" ({self.filled_by} writes the rest)" if self.filled_by else ""
-        return f"{self.written}/{block_size}{rest}"
+        return f"{self.written}/{self.slots}{rest}"
 
 
 class Entry(Struct, frozen=True):
@@ -71,6 +75,16 @@ class Span(Struct, frozen=True):
     """Not final: past the request's tokens, and may be rejected."""
 
 
+class Table(Struct, frozen=True):
+    """A request's block table in one group, and what its slots are for."""
+
+    name: str
+    """`table`, or `table of group 1` if there are several."""
+    block_size: int
+    entries: tuple[Entry, ...]
+    spans: tuple[Span, ...]
+
+
 class Request(Struct, frozen=True):
     """A request. Counts are tokens."""
 
@@ -88,8 +102,8 @@ class Request(Struct, frozen=True):
     in_flight: int
     drafts: int
     """Computed tokens that are not final."""
-    table: tuple[Entry, ...]
-    spans: tuple[Span, ...]
+    tables: tuple[Table, ...]
+    """By group."""
 
 
 class Shown(Struct, frozen=True):
@@ -175,6 +189,12 @@ class Told(Struct, frozen=True):
         without = " and ".join(rule.name for rule in self.off)
         ending = f"{self.broken.statement} falls" if self.broken else f"{self.reached} is reached"
         return f"{f'without {without}, ' if without else ''}{ending}"
+
+    @property
+    def kinds(self) -> list[str]:
+        """The kind of attention of each group, in words."""
+        windows = [group.sliding_window for group in self.config.all_groups]
+        return [f"sliding window {window}" if window else "full attention" for window in windows]
 
     def before(self, step: Step) -> Shown:
         """The state in which a step was taken."""

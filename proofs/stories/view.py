@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from slotproof.proofs.output.words import counted
-from slotproof.proofs.stories.told import Change, Entry, Key, Request, Shown, Step, Told
+from slotproof.proofs.stories.told import Change, Entry, Key, Request, Shown, Step, Table, Told
 
 COUNTS = ("prompt", "output", "computed", "in flight", "drafts", "salt", "lora")
 """What is said of a request beside its name, where it is not 0 or has just changed."""
@@ -125,19 +125,15 @@ def _summary(told: Told, step: Step | None, changes: tuple[tuple[str, str], ...]
     return f"{said} Changed: {listed}." if listed else said
 
 
-def ruler(request: Request, block_size: int) -> list[Cell]:
-    """The tokens and slots of a request, in blocks, each over its entry of the block table."""
+def ruler(request: Request, table: Table) -> list[Cell]:
+    """The tokens and slots of a request in a group, in its blocks, each over its entry of the block table."""
     slots = [
-        _slot(request, span.kind, span.draft, i)
-        for span in request.spans
-        for i in range(span.start, span.end)
+        _slot(request, span.kind, span.draft, i) for span in table.spans for i in range(span.start, span.end)
     ]
-    num_cells = max(-(-len(slots) // block_size), len(request.table))
+    size, entries = table.block_size, table.entries
+    num_cells = max(-(-len(slots) // size), len(entries))
     return [
-        Cell(
-            tuple(slots[i * block_size : (i + 1) * block_size]),
-            request.table[i] if i < len(request.table) else None,
-        )
+        Cell(tuple(slots[i * size : (i + 1) * size]), entries[i] if i < len(entries) else None)
         for i in range(num_cells)
     ]
 
@@ -163,7 +159,8 @@ MEANINGS = {
 def legend(told: Told) -> list[tuple[str, bool, str]]:
     """The kinds of slots in a story, whether a draft, and what each means."""
     states = (told.initial, *(step.state for step in told.steps))
-    spans = [span for state in states for request in state.requests for span in request.spans]
+    tables = [table for state in states for request in state.requests for table in request.tables]
+    spans = [span for table in tables for span in table.spans]
     kinds = {span.kind for span in spans}
     told_kinds = [(kind, False, meaning) for kind, meaning in MEANINGS.items() if kind in kinds]
     return told_kinds + [("", True, "draft, not final")] * any(span.draft for span in spans)

@@ -27,7 +27,6 @@ from slotproof.impl.protocol import (
     TakeNewBlockIds,
 )
 from slotproof.model.language.rules import Rules
-from slotproof.proofs.campaign.kinds import HYBRID
 from slotproof.proofs.campaign.story import Story, tell
 from slotproof.proofs.faults.catalogue import FAULTS, NAMED
 from slotproof.proofs.faults.vllm_faults import patched
@@ -38,7 +37,7 @@ from slotproof.proofs.gate.trial import Asked, compare_story
 from slotproof.proofs.output.errors import UserError
 from slotproof.proofs.stories.generated_test import decision, text_of, write_test
 
-NAMES = [fault.name for fault in FAULTS if fault.kind != HYBRID]  # stories tell of one group
+NAMES = [fault.name for fault in FAULTS]
 Teller = dict[str, Story]
 
 
@@ -47,7 +46,7 @@ def test_the_file_is_short_and_stands_alone(name: str, stories: Teller) -> None:
     text = text_of(stories[name], NAMED[name].bent)
     compile(text, name, "exec")
     lines = text.splitlines()
-    assert len(lines) <= 95
+    assert len(lines) <= (95 if len(stories[name].config.all_groups) == 1 else 120)
     assert max(map(len, lines)) <= 110
     imported = {line.split()[1].split(".")[0] for line in lines if line.startswith(("import ", "from "))}
     assert imported <= {"vllm", "torch", "inspect", "pytest"}

@@ -224,10 +224,9 @@ def compare_part(part: dict[str, Any], told: Told, n: int) -> None:
     state = told.steps[n - 1].state if n else told.initial
     assert part["blocks"] == [[b.block, b.kind, b.ref_cnt, b.key] for b in state.blocks]
     assert part["names"] == ["null", *(f"b{b.block}" for b in state.blocks[1:])]
-    size = told.config.block_size
     assert part["filled"] == [
         [
-            None if b.written is None else f"written {b.written}/{size}",
+            None if b.written is None else f"written {b.written}/{b.slots}",
             f"{b.filled_by} writes the rest" if b.filled_by else None,
         ]
         for b in state.blocks
@@ -235,10 +234,11 @@ def compare_part(part: dict[str, Any], told: Told, n: int) -> None:
     assert part["queue"] == list(state.free_queue)
     assert [r["status"] for r in part["requests"]] == [r.status for r in state.requests]
     for shown, request in zip(part["requests"], state.requests, strict=True):
-        assert shown["table"] == [[e.block, e.kind] for e in request.table]
-        slots = [[span.kind, span.draft] for span in request.spans for _ in range(span.end - span.start)]
+        assert shown["table"] == [[e.block, e.kind] for table in request.tables for e in table.entries]
+        spans = [span for table in request.tables for span in table.spans]
+        slots = [[span.kind, span.draft] for span in spans for _ in range(span.end - span.start)]
         assert shown["slots"] == slots
-        final = " ".join(map(str, request.tokens)) if request.spans else ""
+        final = " ".join(map(str, request.tokens)) if spans else ""
         assert shown["tokens"].startswith(final)
     assert part["ending"] == (ending(told) if n == len(told.steps) else None)
     if n:
@@ -253,7 +253,7 @@ def changed_blocks(before: Shown, after: Shown) -> list[int]:
         b.block
         for a, b in zip(before.blocks, after.blocks, strict=True)
         if (a.kind, a.ref_cnt, a.key) != (b.kind, b.ref_cnt, b.key)
-        or (b.written is not None and a.filling(1) != b.filling(1))
+        or (b.written is not None and a.filling != b.filling)
     ]
 
 

@@ -11,7 +11,6 @@ from slotproof.model.claims.wordings import ALLOWANCES
 from slotproof.model.language.rules import Rules
 from slotproof.model.running import ContractError, Running
 from slotproof.proofs.campaign.calls import call_fields, model_config
-from slotproof.proofs.campaign.kinds import HYBRID
 from slotproof.proofs.campaign.monitor import Violation
 from slotproof.proofs.campaign.story import Story
 from slotproof.proofs.faults.catalogue import FAULTS, NAMED
@@ -22,7 +21,7 @@ from slotproof.proofs.stories.told import Change, Entry, Span, Told
 from slotproof.proofs.stories.why.broken import SENTENCES
 
 Stories = dict[str, Story]
-NAMES = [fault.name for fault in FAULTS if fault.kind != HYBRID]  # stories tell of one group
+NAMES = [fault.name for fault in FAULTS]
 
 
 def told(stories: Stories, name: str) -> Told:
@@ -46,7 +45,12 @@ def test_every_state_is_the_models(name: str, stories: Stories) -> None:
         assert tuple(block.ref_cnt for block in shown.blocks)[1:] == state.ref_cnt[1:]
         assert shown.to_zero == state.to_zero
         assert shown.usage == state.usage
-        tables = {r.request: tuple(entry.block for entry in r.table) for r in shown.requests if r.table}
+        tables = {
+            r.request * len(r.tables) + g: tuple(entry.block for entry in table.entries)
+            for r in shown.requests
+            for g, table in enumerate(r.tables)
+            if table.entries
+        }
         assert tables == state.tables
         for block, key in zip(shown.blocks[1:], state.hashes[1:], strict=True):
             assert (block.key is None) == (key is None)
@@ -82,15 +86,15 @@ def test_the_changes_lead_from_one_state_to_the_next(name: str, stories: Stories
 def test_slots_are_told_once_and_in_order(name: str, stories: Stories) -> None:
     story = told(stories, name)
     for step in story.steps:
-        for request in step.state.requests:
+        for request, table in [(r, table) for r in step.state.requests for table in r.tables]:
             end = 0
-            for span in request.spans:
+            for span in table.spans:
                 assert span.start == end < span.end
                 end = span.end
-            slots = len(request.table) * story.config.block_size
+            slots = len(table.entries) * table.block_size
             live = request.status != "finished"
             assert end == (max(slots, len(request.tokens), request.computed) if live else 0)
-            drafts = sum(span.end - span.start for span in request.spans if span.draft)
+            drafts = sum(span.end - span.start for span in table.spans if span.draft)
             assert drafts == request.drafts
 
 
@@ -123,7 +127,7 @@ def test_idle_hits_that_are_not_counted_fail_half_way(stories: Stories) -> None:
     failed = story.steps[-1]
     assert failed.decided.fails
     assert failed.state.free_queue == (3,)
-    assert failed.state.requests[1].table == (Entry(1, "hit"), Entry(2, "hit"))
+    assert failed.state.requests[1].tables[0].entries == (Entry(1, "hit"), Entry(2, "hit"))
     assert story.broken is not None
     assert story.broken.reason == "stage 2 passed with need 2 of free 3, then " + failed.decided.text
     assert [(key.label, key.tokens) for key in story.keys] == [("A", "1 1"), ("B", "1 1 · 2 2")]
@@ -139,7 +143,7 @@ def test_with_the_rule_on_the_same_call_is_counted_and_refused(stories: Stories)
 def test_a_window_given_up_too_early(stories: Stories) -> None:
     story = told(stories, "release_processed_only")
     assert ("stage 1", "gives back b1, out of the window") in lines(story, 3)
-    assert story.steps[-1].state.requests[0].table[0] == Entry(0, "null")
+    assert story.steps[-1].state.requests[0].tables[0].entries[0] == Entry(0, "null")
     assert story.broken is not None
     assert story.broken.blocks == (1,)
     assert Change("block 1", "kind", "held", "cached") in story.steps[-1].changes
@@ -149,7 +153,7 @@ def test_a_hashed_draft(stories: Stories) -> None:
     story = told(stories, "hash_final_tokens_only")
     request = story.steps[-1].state.requests[0]
     assert (request.prompt, request.output, request.drafts) == (2, 1, 1)
-    assert request.spans == (
+    assert request.tables[0].spans == (
         Span(0, 2, "computed", False),
         Span(2, 3, "new", False),
         Span(3, 4, "new", True),
@@ -168,8 +172,8 @@ def test_stage_0_and_the_watermark(stories: Stories) -> None:
 
 def test_lookahead_and_reserved(stories: Stories) -> None:
     story = tell(stories["lookahead_gets_slots"], Rules())
-    assert story.steps[1].state.requests[0].table == (Entry(1, "new"), Entry(2, "lookahead"))
-    assert story.steps[1].state.requests[0].spans[-1] == Span(2, 4, "lookahead", False)
+    assert story.steps[1].state.requests[0].tables[0].entries == (Entry(1, "new"), Entry(2, "lookahead"))
+    assert story.steps[1].state.requests[0].tables[0].spans[-1] == Span(2, 4, "lookahead", False)
     reserved = tell(stories["keep_reserved"], Rules())
     assert lines(reserved, 2) == [("stage 2", "need 2 > free 3 - reserved 2; 2 = ceil(4/2)")]
 
@@ -180,7 +184,7 @@ def test_lookahead_that_reaches_into_the_prompt() -> None:
     for lookahead, rest in ((2, ()), (5, (Span(4, 6, "lookahead", False),))):
         calls = (AddRequest(0, (1, 2, 3, 4)), Allocate(0, 1, lookahead=lookahead))
         request = tell_reached(config, calls, "free < 8").steps[-1].state.requests[0]
-        assert request.spans == (Span(0, 1, "new", False), Span(1, 4, "todo", False), *rest)
+        assert request.tables[0].spans == (Span(0, 1, "new", False), Span(1, 4, "todo", False), *rest)
 
 
 def written(story: Told, block: int) -> list[tuple[int | None, str]]:

@@ -10,14 +10,13 @@ import pytest
 from rich.console import Console
 
 from slotproof.model.language.rules import Rules
-from slotproof.proofs.campaign.kinds import HYBRID
 from slotproof.proofs.campaign.story import Story
 from slotproof.proofs.faults.catalogue import FAULTS, NAMED
 from slotproof.proofs.stories.telling import tell
 from slotproof.proofs.stories.terminal import print_story
 from slotproof.proofs.stories.told import Told
 
-NAMES = [fault.name for fault in FAULTS if fault.kind != HYBRID]  # stories tell of one group
+NAMES = [fault.name for fault in FAULTS]
 PIPE = """\
 without keep_reserved, watermark falls
   rule off     keep_reserved (stage 2): the reserved blocks stay free

@@ -11,6 +11,7 @@ import click
 import msgspec
 from rich.console import Console
 
+from slotproof.impl.protocol import Config
 from slotproof.model.claims.statements import STATEMENTS
 from slotproof.model.claims.wordings import ALLOWANCES
 from slotproof.model.language.rules import RULES, Rules
@@ -23,7 +24,7 @@ from slotproof.proofs.cli.outputs import Outputs
 from slotproof.proofs.cli.working import working
 from slotproof.proofs.explore.bounded import CORE, LOADS, RARE, Bounds
 from slotproof.proofs.explore.explore import Answer, engines, explore_faults, explore_state
-from slotproof.proofs.explore.expression import NUMBERS, OF_REQUEST, parse
+from slotproof.proofs.explore.expression import NUMBERS, OF_GROUP, OF_REQUEST, names_group, parse
 from slotproof.proofs.explore.questions import QUESTIONS
 from slotproof.proofs.faults.catalogue import FAULTS, NAMED
 from slotproof.proofs.gate.compare import Strictness
@@ -159,13 +160,8 @@ def explore(
     without = tuple(rule for name in without for rule in (NAMED[name].rules if name in NAMED else (name,)))
     check_names("rule", without, RULES)
     check_names("statement", breaks, STATEMENTS)
-    hybrid = [rule for rule in without if RULES[rule]["kind"] == HYBRID]
-    if hybrid or kind == HYBRID:
-        asked_for = f"--without {hybrid[0]}" if hybrid else "--kind hybrid"
-        raise UserError(
-            f"explore {asked_for}: explore looks at engines of one attention group: ask `slotproof prove "
-            f"--kind hybrid --without {hybrid[0] if hybrid else 'RULE'}`"
-        )
+    if kind is None and any(RULES[rule]["kind"] == HYBRID for rule in without):
+        kind = HYBRID
     check_names("allowance", () if allow is None else (allow,), ALLOWANCES)
     allowed = None if allow is None else ALLOWANCES[allow]
     if allowed is not None and (without or breaks not in ((), (allowed.statement,))):
@@ -186,12 +182,14 @@ def explore(
         fixed["num_blocks"] = blocks + 1
     if block_size is not None:
         fixed["block_size"] = block_size
+    if kind is None and reach and names_group(reach):
+        kind = HYBRID
     configs = engines(kind, **fixed)
     bounds = Bounds(requests, depth, ACTIONS, seconds, seed)
     rules = Rules().without(*without)
     with working(console, "explore: looking"):
         if reach:
-            answer = explore_state(rules, parse(reach, requests), configs, bounds)
+            answer = explore_state(rules, parse(reach, requests, _groups(configs)), configs, bounds)
         else:
             wanted = (allowed.statement,) if allowed is not None else _statements(without, breaks)
             answer = explore_faults(rules, wanted, configs, bounds, allowed)
@@ -211,6 +209,11 @@ def explore(
     if answer.config is not None:
         return Exit.GOOD
     return Exit.BAD if answer.complete else Exit.UNKNOWN
+
+
+def _groups(configs: Iterable[Config]) -> int:
+    """The groups that every engine has."""
+    return min(len(config.all_groups) for config in configs)
 
 
 def _settings(settings: Iterable[str]) -> dict[str, int]:
@@ -241,6 +244,9 @@ def _list_names(console: Console) -> None:
     console.print("of a request r0, r1, …, by its number in the story", style="bold")
     for name, (meaning, _) in OF_REQUEST.items():
         console.print(f"  {name}(r0): {meaning}", markup=False)
+    console.print("of a request in all its attention groups, or in g0, g1, … of them", style="bold")
+    for name, (meaning, _) in OF_GROUP.items():
+        console.print(f"  {name}(r0), {name}(r0, g1): {meaning}", markup=False)
     console.print("with == != < <= > >= + - * ( ) and or not, and numbers such as 3 and 0.8", markup=False)
 
 

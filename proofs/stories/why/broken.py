@@ -31,19 +31,23 @@ def variables(violation: Violation) -> list[tuple[str, int]]:
 def named(violation: Violation, scene: Scene) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The blocks and the requests that a violation is about."""
     s, r = scene.after, scene.request
-    requests, blocks = ([r] if r >= 0 else []), []
+    requests, blocks, g = ([r] if r >= 0 else []), [], 0
     for kind, value in variables(violation):
         if kind in ("request", "row") and value >= 0:
-            requests = [*requests, value] if value != r else requests
-            r = value
+            r, g = (s.engine.owner(value), s.engine.group(value)) if kind == "row" else (value, g)
+            requests.append(r)
         elif kind == "block":
             blocks.append(value)
+        elif kind == "group":
+            g = value
         elif kind == "index" and r >= 0:
-            tables = [t for t in (s, scene.before) if value < t.length(r)]
-            blocks += [t.table(r, value) for t in tables[:1]]
+            row = s.engine.row(r, g)
+            tables = [t for t in (s, scene.before) if value < t.length(row)]
+            blocks += [t.table(row, value) for t in tables[:1]]
     if violation.claim == "window-is-kept":
-        early = range(skipped_blocks(s.engine, 0, settled(s, r)), s.first(r))
-        blocks = [scene.before.table(r, i) for i in early if i < scene.before.length(r)]
+        row = s.engine.row(r, g)
+        early = range(skipped_blocks(s.engine, g, settled(s, r)), s.first(row))
+        blocks = [scene.before.table(row, i) for i in early if i < scene.before.length(row)]
     return tuple(dict.fromkeys(blocks)), tuple(dict.fromkeys(requests))
 
 

@@ -62,9 +62,10 @@ def _lost(c: Scene, g: int, i: int) -> str:
     assert c.answer is not None
     found, table = c.answer.ask.hits.at(g, i), c.after.engine.row(c.request, g)
     got = c.after.table(table, i)
-    return (
-        f"the lookup found block {found} for entry {i} of group {g}; popped meanwhile, it gave way to {got}"
-    )
+    where = f"the lookup found block {found} for entry {i} of group {g}"
+    if found == got:
+        return f"{where}; another group popped it meanwhile, and both hold it"
+    return f"{where}; popped meanwhile, it gave way to {got}"
 
 
 OF_CALLS: dict[str, Callable[..., str]] = {

@@ -25,8 +25,15 @@ from slotproof.model.integers.dense import Dense
 from slotproof.model.language.state import HAND, NULL_BLOCK, State
 from slotproof.model.running import Running
 from slotproof.model.scheduling.worker import executed
-from slotproof.model.system.allocate_slots import Answer, Ask, allocate_slots, num_blocks_to_allocate
+from slotproof.model.system.allocate_slots import (
+    Answer,
+    Ask,
+    allocate_slots,
+    blocks_to_allocate,
+    num_blocks_to_allocate,
+)
 from slotproof.model.system.attention.group import admission_cap, skipped_blocks
+from slotproof.model.system.prefix_cache import NO_HITS
 from slotproof.proofs.output.text import block_names
 from slotproof.proofs.output.words import counted, verb
 
@@ -93,13 +100,22 @@ def _why(what: str, s: State, call: Call, answer: Answer | None) -> str:
         block = s.table(HAND, s.first(HAND))
         return f"block {block} has ref_cnt {s.ref_cnt(block)}, there is no reference to drop"
     r = getattr(call, "request", HAND)
+    groups = range(s.engine.groups.num)
     if what == "publish":
-        return f"block {s.table(r, s.num_cached(r))} has a hash already"
+        rows = [s.engine.row(r, g) for g in groups]
+        row = next((row for row in rows if s.is_hashed(s.table(row, s.num_cached(row)))), rows[0])
+        return f"block {s.table(row, s.num_cached(row))} has a hash already"
     if what == "take" and answer is not None:
-        end = answer.new_low(0) if s.length(r) < answer.new_low(0) else answer.new_high(0)
-        return f"{counted(end - s.length(r), 'block')} to pop > free {s.num_free}"
+        lengths = [(s.length(s.engine.row(r, g)), g) for g in groups]
+        for end_of in (answer.new_low, answer.new_high):
+            missing = [end_of(g) - length for length, g in lengths if length < end_of(g)]
+            if missing:
+                return f"{counted(missing[0], 'block')} to pop > free {s.num_free}"
     if what == "touch" and answer is not None:
-        block = answer.ask.hits.at(0, s.length(r))
+        hits = answer.ask.hits
+        ends = [(g, s.length(s.engine.row(r, g))) for g in groups]
+        g, end = next(((g, end) for g, end in ends if end < hits.num(g)), (0, s.length(s.engine.row(r, 0))))
+        block = hits.at(g, end)
         place = "in the free queue" if s.is_free(block) else "not in the free queue"
         return f"block {block} has ref_cnt {s.ref_cnt(block)} and is {place}"
     return "the state does not allow it"
@@ -132,18 +148,24 @@ def _allocate(
         told.append(Line("stage 1", f"gives back {block_names(released)}, out of the window"))
     told.append(Line("stage 2", _step(s, r, answer), decides=True))
     if answer.granted:
-        adopted = _adopted(s, r, answer)
-        entries = [after.table(r, i) for i in range(s.length(r), after.length(r))]
-        touched = [b for b in entries[: adopted - s.length(r)] if b != NULL_BLOCK]
-        taken = entries[adopted - s.length(r) :]
-        did = [f"touches {block_names(touched)}"] if touched else []
-        did += [f"takes {block_names(taken)}"] if taken else []
+        did = [text for g in range(s.engine.groups.num) for text in _commits(s, after, r, g, answer)]
         if did:
             told.append(Line("stage 3", "; ".join(did)))
         published = _published(s, after, r, label)
         if published and not failed:
             told.append(Line("stage 4", f"hashes {published}"))
     return told
+
+
+def _commits(s: State, after: State, r: int, g: int, answer: Answer) -> list[str]:
+    """What a group adopts and takes."""
+    row, who = s.engine.row(r, g), "" if s.engine.groups.is_one else f"group {g} "
+    start, adopted = s.length(row), _adopted(s, r, g, answer)
+    entries = [after.table(row, i) for i in range(start, after.length(row))]
+    touched = [b for b in entries[: adopted - start] if b != NULL_BLOCK]
+    taken = entries[adopted - start :]
+    did = [f"{who}touches {block_names(touched)}"] if touched else []
+    return did + ([f"{who}takes {block_names(taken)}"] if taken else [])
 
 
 def _whole_prompt(s: State, r: int, answer: Answer) -> str:
@@ -163,20 +185,36 @@ def _step(s: State, r: int, answer: Answer) -> str:
 
 
 def _count(s: State, r: int, answer: Answer) -> str:
-    """Stage 2's count from its parts: `2 = ceil(7/3) - 1 covered`."""
+    """Stage 2's count from its parts: `2 = ceil(7/3) - 1 covered`, of several groups one after the other."""
     engine, rules, ask = s.engine, s.engine.rules, answer.ask
     tokens = answer.total + ask.new + (ask.lookahead if rules.lookahead_gets_slots else 0)
     tokens = min(tokens, engine.max_model_len) if rules.slots_end_at_max_model_len else tokens
-    required, cap = engine.blocks(tokens), admission_cap(engine, 0)
-    text = f"ceil({tokens}/{engine.tokens(1)})"
+    if engine.groups.is_one:
+        return f"{answer.need} = {_count_of(r, 0, tokens, answer, answer.need)}"
+    told, counting = [], ask if rules.check_before_commit else replace(ask, hits=NO_HITS)
+    for g in range(engine.groups.num):
+        capped = not rules.count_step_uncapped
+        row, state = engine.row(r, g), answer.released
+        need = blocks_to_allocate(state, row, counting, tokens, answer.total, capped)
+        told.append(f"{need} in group {g} = {_count_of(r, g, tokens, answer, need)}")
+    return f"{answer.need} = {', '.join(told)}"
+
+
+def _count_of(r: int, g: int, tokens: int, answer: Answer, need: int) -> str:
+    """One group's count from its parts."""
+    engine, ask = answer.released.engine, answer.ask
+    rules = engine.rules
+    required, cap = engine.blocks(tokens, g), admission_cap(engine, g)
+    text = f"ceil({tokens}/{engine.tokens(1, g)})"
     if cap is not None and not rules.count_step_uncapped:
         required, text = min(required, cap), f"min({text}, cap {cap})"
-    hits = ask.hits.num(0) if rules.check_before_commit else 0
-    covered = max(skipped_blocks(engine, 0, answer.total), answer.released.length(r) + hits)
+    hits = ask.hits.num(g) if rules.check_before_commit else 0
+    held = answer.released.length(engine.row(r, g))
+    covered = max(skipped_blocks(engine, g, answer.total), held + hits)
     text += f" - {covered} covered" if covered else ""
     text = f"max(0, {text})" if required < covered else text
-    idle = answer.need - max(0, required - covered)
-    return f"{answer.need} = {text}" + (f" + {counted(idle, 'idle hit')}" if idle else "")
+    idle = need - max(0, required - covered)
+    return text + (f" + {counted(idle, 'idle hit')}" if idle else "")
 
 
 def _compared(need: int, watermark: int, free: int, reserved: int, fits: bool) -> str:
@@ -186,11 +224,15 @@ def _compared(need: int, watermark: int, free: int, reserved: int, fits: bool) -
     return f"{left} {'<=' if fits else '>'} {right}"
 
 
-def _adopted(s: State, r: int, answer: Answer) -> int:
-    """Where the new entries of the table begin."""
-    if s.length(r):
-        return int(s.length(r))
-    return int(max(skipped_blocks(s.engine, 0, answer.total), answer.ask.hits.num(0)))
+def _adopted(s: State, r: int, g: int, answer: Answer) -> int:
+    """Where the new entries of a group's table begin."""
+    held = s.length(s.engine.row(r, g))
+    return int(held or max(skipped_blocks(s.engine, g, answer.total), answer.ask.hits.num(g)))
+
+
+def _rows(s: State, r: int) -> list[int]:
+    """The rows of a request's block tables."""
+    return [s.engine.row(r, g) for g in range(s.engine.groups.num)]
 
 
 def _other(call: Call, s: State, after: State, label: Label) -> Line:
@@ -216,7 +258,7 @@ def _other(call: Call, s: State, after: State, label: Label) -> Line:
             )
         case Preempt(request=r) | Finish(request=r):
             order = "tail first" if s.engine.rules.free_tail_first else "head first"
-            freed = [s.table(r, i) for i in range(s.first(r), s.length(r))]
+            freed = [s.table(row, i) for row in _rows(s, r) for i in range(s.first(row), s.length(row))]
             return Line("pool", f"frees {block_names(freed)}, {order}" if freed else "has no blocks to free")
         case EvictBlocks():
             gone = [b for b in range(s.engine.num_blocks) if s.is_hashed(b) and not after.is_hashed(b)]
@@ -226,7 +268,8 @@ def _other(call: Call, s: State, after: State, label: Label) -> Line:
             compared = f"held {s.num_held} {'=' if s.num_held == 0 else '>'} 0"
             return Line("pool", f"{compared}: {'refused' if s.num_held else 'every hash is dropped'}")
         case TakeNewBlockIds():
-            return Line("caller", f"drains {s.num_to_zero(0)} to zero")
+            drained = sum(s.num_to_zero(g) for g in range(s.engine.groups.num))
+            return Line("caller", f"drains {drained} to zero")
         case _:
             raise AssertionError(f"{call} is an allocate")
 
@@ -234,7 +277,7 @@ def _other(call: Call, s: State, after: State, label: Label) -> Line:
 def _writes(s: State, after: State) -> str:
     """What the step writes: `writes token 4 of request 0, tokens 0 to 2 of request 1`."""
     spans = []
-    for r in sorted({s.writer_row(b) for b in range(s.engine.num_blocks)}):
+    for r in sorted({s.engine.owner(s.writer_row(b)) for b in range(s.engine.num_blocks)}):
         low, high = executed(s, r), executed(after, r)
         if low < high:
             tokens = f"token {low}" if high == low + 1 else f"tokens {low} to {high - 1}"
@@ -243,15 +286,19 @@ def _writes(s: State, after: State) -> str:
 
 
 def _released(s: State, after: State, r: int) -> list[int]:
-    """The live entries of r's table that became the null block."""
-    return [s.table(r, i) for i in range(s.first(r), min(after.first(r), s.length(r)))]
+    """The live entries of r's tables that became the null block."""
+    return [
+        s.table(row, i)
+        for row in _rows(s, r)
+        for i in range(s.first(row), min(after.first(row), s.length(row)))
+    ]
 
 
 def _published(s: State, after: State, r: int, label: Label) -> str:
-    """The blocks of r's table that have a new hash: `b4 = A, b5 = B`."""
+    """The blocks of r's tables that have a new hash: `b4 = A, b5 = B`."""
     found = []
-    for i in range(after.first(r), after.length(r)):
-        b = after.table(r, i)
+    entries = [(row, i) for row in _rows(s, r) for i in range(after.first(row), after.length(row))]
+    for b in [after.table(row, i) for row, i in entries]:
         if after.is_hashed(b) and (after.stamp(b) != s.stamp(b) or not s.is_hashed(b)):
             found.append(f"{block_names((b,))} = {label(after, b)}")
     return ", ".join(found)
