@@ -47,6 +47,13 @@ json_file = click.option(
     help="Write the outcome as JSON; - is standard output.",
 )
 
+jobs = click.option(
+    "--jobs",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Work on so many things at once; the verdict is the same.  [default: one a processor]",
+)
+
 device = click.option(
     "--device",
     type=click.Choice(["cpu", "cuda"]),

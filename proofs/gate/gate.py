@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import count
@@ -18,6 +18,7 @@ from slotproof.impl.protocol import Call, Config
 from slotproof.proofs.campaign.calls import NUMBER_BYTES, configurations
 from slotproof.proofs.campaign.corpus import CORPUS, OF_WINDOWS
 from slotproof.proofs.campaign.fit import fit_call, fit_config, fit_configs
+from slotproof.proofs.gate.ahead import Nobody, Play, Played, Players, Turn
 from slotproof.proofs.gate.compare import Strictness
 from slotproof.proofs.gate.explain import Finding, explain
 from slotproof.proofs.gate.isolation import Isolated, Kind
@@ -84,9 +85,13 @@ class Report:
 
     def add(self, trial: Trial) -> None:
         """One more sequence, without its failure."""
-        self.sequences += 1
-        self.calls += trial.calls
-        self.coverage.update(trial.rows)
+        self.count(1, trial.calls, trial.rows)
+
+    def count(self, sequences: int, calls: int, rows: Counter[str]) -> None:
+        """Some more sequences."""
+        self.sequences += sequences
+        self.calls += calls
+        self.coverage.update(rows)
 
     @property
     def extent(self) -> str:
@@ -119,6 +124,8 @@ class Report:
 
 
 Progress = Callable[[Report], None]
+MakePlayers = Callable[[Play], AbstractContextManager[Players]]
+"""Makes those who play turns ahead, of what plays one."""
 
 
 def campaign(
@@ -131,6 +138,7 @@ def campaign(
     ignore: frozenset[str] = frozenset(),
     configs: Sequence[Config] | None = None,
     progress: Progress = lambda report: None,
+    others: MakePlayers | None = None,
 ) -> Report:
     """Random sequences of calls, drawn by Hypothesis, until `calls` calls or `seconds` seconds have passed.
 
@@ -141,6 +149,7 @@ def campaign(
         ignore: fields of an answer or a state that are not compared, beside those that it does not show.
         configs: the configurations to take turns; `configurations(seed)` if not given.
         progress: sees the report after every sequence.
+        others: makes those who play turns ahead; what is found is the same without them.
 
     Raises:
         CannotStart: there is no implementation to drive.
@@ -153,7 +162,7 @@ def campaign(
             return 0
         return SEQUENCE if calls is None else min(SEQUENCE, calls - report.calls)
 
-    with interruptible(report, implementation):
+    with interruptible(report, implementation), ExitStack() as stack:
         implementation.start()
         start = time.monotonic()
         asked = Asked.of(implementation.about, strictness, ignore)
@@ -162,6 +171,21 @@ def campaign(
         configs = fit_configs(drawn, asked.lacks, asked.behaviours)
         report.begin(asked, asked.rows(configs), configs)
         missing: tuple[str, ...] = ()
+
+        def seeded(turn: int) -> tuple[Config, int]:
+            return configs[turn % len(configs)], seed * 1_000_003 + turn
+
+        def play(another: Isolated, turn: Turn) -> Played:
+            config, number = seeded(turn.number)
+            alone = Report()
+            search = _Search(
+                another, _with(config, turn.missing), asked, alone, lambda: SEQUENCE, lambda _: None
+            )
+            search.run(number, simpler=False)
+            failed = alone.failure is not None
+            return Played(turn, failed, alone.calls, alone.sequences, dict(alone.coverage))
+
+        players = stack.enter_context(others(play)) if others is not None else Nobody()
         for turn in count(-len(first)):
             if not left() or report.failure is not None:
                 break
@@ -173,9 +197,15 @@ def campaign(
                 if trial.failure is not None:
                     report.failure = _made_short(implementation, trial.failure, asked)
             else:
-                config = _with(configs[turn % len(configs)], missing)
-                search = _Search(implementation, config, asked, report, left, progress)
-                search.run(seed * 1_000_003 + turn)
+                ahead = players.take(Turn(turn, missing))
+                budget = calls is None or (ahead is not None and ahead.calls < calls - report.calls)
+                if ahead is not None and not ahead.failed and budget:
+                    report.count(ahead.sequences, ahead.calls, ahead.rows)
+                    progress(report)
+                    continue
+                config, number = seeded(turn)
+                search = _Search(implementation, _with(config, missing), asked, report, left, progress)
+                search.run(number)
             if report.failure is not None and asked.release:
                 found = explain(implementation, report.failure, asked)
                 if found is not None:
@@ -236,7 +266,9 @@ class _Search:
         self.shrink_tries = 0
         self.shrink_until = 0.0
 
-    def run(self, seed: int) -> None:
+    def run(self, seed: int, simpler: bool = True) -> None:
+        """Play; a failure is made simpler, if that is asked for."""
+        phases = (hypothesis.Phase.generate, hypothesis.Phase.shrink)
         number = strategies.binary(min_size=NUMBER_BYTES, max_size=NUMBER_BYTES)
         # A length drawn first is soon shrunk, and what is past the difference is not tried again.
         numbers = strategies.integers(1, SEQUENCE).flatmap(
@@ -247,7 +279,7 @@ class _Search:
             database=None,
             derandomize=False,
             deadline=None,
-            phases=(hypothesis.Phase.generate, hypothesis.Phase.shrink),
+            phases=phases if simpler else phases[:1],
             suppress_health_check=list(hypothesis.HealthCheck),
             report_multiple_bugs=False,
             verbosity=hypothesis.Verbosity.quiet,
@@ -258,7 +290,7 @@ class _Search:
             assert self.failure is not None
         finally:  # an interrupt leaves what was found
             self.report.failure = self.failure
-        if self.failure is not None:
+        if simpler and self.failure is not None:
             self.report.failure = _made_short(self.implementation, self.failure, self.asked)
 
     def _attempt(self, numbers: list[bytes]) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, Protocol, TypeVar
 
 SILENCE_SECONDS = 900
@@ -32,6 +34,18 @@ class Task(Protocol):
 
 
 T = TypeVar("T", bound=Task)
+_at_once: ContextVar[int | None] = ContextVar("at_once", default=None)
+
+
+@contextmanager
+def at_once(jobs: int | None) -> Iterator[None]:
+    """Inside, so many tasks are worked on at once; None is as many as there are processors. No answer depends
+    on it."""
+    token = _at_once.set(jobs)
+    try:
+        yield
+    finally:
+        _at_once.reset(token)
 
 
 def run(tasks: Iterable[T]) -> Iterable[tuple[T, Any]]:
@@ -41,7 +55,9 @@ def run(tasks: Iterable[T]) -> Iterable[tuple[T, Any]]:
     context = multiprocessing.get_context("fork")
     # Workers inherit what is blocked here: an interrupt ends this process, and that ends them.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    with context.Pool(max(1, min(len(tasks), os.cpu_count() or 1)), maxtasksperchild=1) as pool:
+    with context.Pool(
+        max(1, min(len(tasks), _at_once.get() or os.cpu_count() or 1)), maxtasksperchild=1
+    ) as pool:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         answers = pool.imap_unordered(_attempt, enumerate(tasks), chunksize=1)
         open_tasks = dict(enumerate(tasks))

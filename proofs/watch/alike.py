@@ -28,6 +28,8 @@ IN_TURN = 16
 """Blocks that are looked at after each call, though the model did not change them."""
 WHOLE_EVERY = 4096
 """Calls after which all is looked at."""
+WHOLE_UP_TO = 2048
+"""Blocks of a pool that is looked at in full before each call, for what was written since the last."""
 
 
 class Shown(Protocol):
@@ -54,13 +56,13 @@ class Alike:
     """Compares one manager with the model that follows it.
 
     Args:
-        running: The model.
         shown: What the manager shows.
+        running: The model.
         names: The requests' ids, by the model's number.
         zeroing: Whether the blocks to zero are compared.
     """
 
-    def __init__(self, running: Running, shown: Shown, names: dict[int, str], zeroing: bool) -> None:
+    def __init__(self, shown: Shown, running: Running, names: dict[int, str], zeroing: bool) -> None:
         assert isinstance(running.read, Sparse)
         self._running = running
         self._read = running.read
@@ -86,18 +88,25 @@ class Alike:
         return keys
 
     def is_as_before(self) -> bool:
-        """Nothing that can be seen at a glance has changed since the last call."""
+        """Nothing has changed since the last call; of a large pool, nothing that is seen at a glance."""
         s, shown = self._running.state, self._shown
+        if s.engine.num_blocks <= WHOLE_UP_TO:
+            return not self.whole()
         ends = [s.at(0)] if s.num_free else []
         return shown.num_free == s.num_free and shown.front(1) == ends
 
+    def snapshot(self) -> Snapshot | None:
+        """What it shows now, by the model's numbers; None if it shows requests that have none."""
+        numbers = {name: r for r, name in self._names.items()}
+        known = self._shown.requests <= numbers.keys()
+        return self._shown.whole(numbers.__getitem__) if known else None
+
     def whole(self) -> list[Difference]:
         """All of it."""
-        numbers = {name: r for r, name in self._names.items()}
-        strangers = self._shown.requests - numbers.keys()
-        if strangers:
+        got = self.snapshot()
+        if got is None:
+            strangers = self._shown.requests - set(self._names.values())
             return [difference("tables", "none", f"a table of {min(strangers)}")]
-        got = self._shown.whole(numbers.__getitem__)
         hidden = frozenset() if self._zeroing else frozenset({"to_zero"})
         return snapshot_differences(
             Strictness.EXACT, expected_snapshot(self._running), got, self._keys, hidden

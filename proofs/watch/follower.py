@@ -42,13 +42,11 @@ from slotproof.model.system.prefix_cache import Hits, get_computed_blocks
 from slotproof.proofs.campaign.calls import model_config
 from slotproof.proofs.gate.compare import Difference, difference, new_blocks, to_zero
 from slotproof.proofs.gate.consistency import Consistency
-from slotproof.proofs.watch.alike import Alike, Shown
+from slotproof.proofs.watch.look import Look, MakeLook
 from slotproof.proofs.watch.summary import Summary
 
 KEPT = 12
 """Calls before a violation that are told with it."""
-WHOLE_UP_TO = 2048
-"""Blocks of a pool that is looked at in full before each call, for what was written since the last."""
 MANY_IDS = 200_000
 """Prefixes and keys that are told apart before those that nobody needs are forgotten."""
 _STATUS = {"WAITING": WAITING, "RUNNING": RUNNING, "PREEMPTED": PREEMPTED}
@@ -85,7 +83,7 @@ class Follower:
 
     Args:
         config: Its configuration, as `impl/vllm/live/describe.py` reads it.
-        shown: What it shows.
+        look: Makes what compares the manager's state with the model's.
         summary: Where it is counted.
         name: What it is called.
         unseen: What of it is not compared.
@@ -94,7 +92,7 @@ class Follower:
     def __init__(
         self,
         config: Config,
-        shown: Shown,
+        look: MakeLook,
         summary: Summary,
         name: str = "manager",
         unseen: tuple[str, ...] = (),
@@ -105,7 +103,6 @@ class Follower:
         """Why the calls from now on are not followed; "" while they are."""
         self.summary = summary
         self._config = config
-        self._shown = shown
         self._running = Running(**model_config(config))
         assert isinstance(self._running.read, Sparse)
         self._read: Sparse = self._running.read
@@ -119,7 +116,7 @@ class Follower:
         self._ids_before = 0
         self._outside: list[str] = []
         self._before: deque[Event] = deque(maxlen=KEPT)
-        self._alike = Alike(self._running, shown, self._names, self._zeroing)
+        self._look: Look = look(self._running, self._names, self._zeroing)
         self._take: dict[type[Any], Callable[[Any], list[Difference]]] = {
             LookUp: self._look_up,
             AllocateSlots: self._allocate,
@@ -136,15 +133,14 @@ class Follower:
         summary.managers += 1
         summary.several_groups += bool(config.groups)
         summary.unseen.update(unseen)
-        if self._alike.whole():
+        if self._look.whole():
             self.stop("it was in use before it was followed")
 
     def before(self) -> None:
         """A call is about to be made: whatever was written since the last one, no call did."""
         if self.stopped:
             return
-        small = self._config.num_blocks <= WHOLE_UP_TO
-        if self._alike.whole() if small else not self._alike.is_as_before():
+        if not self._look.is_as_before():
             self.stop("its pool or tables were written behind its back")
 
     def __call__(self, event: Event) -> None:
@@ -165,7 +161,7 @@ class Follower:
             self.stop(f"the model cannot go on after a call outside the contract: {error}")
             self.summary.not_followed[self.stopped] += 1
             return
-        found = found or self._alike.after_call()
+        found = found or self._look.after_call()
         for name in self._outside:
             self.summary.outside[name] += 1
         if not found:
@@ -178,18 +174,18 @@ class Follower:
         else:
             self._violated(event, found)
 
-    def finish(self) -> None:
-        """Nothing more comes: all of it is compared once more."""
-        if not self.stopped and (found := self._alike.whole()):
-            self._violated(Behind(0, "the end"), found)
+    def at_rest(self) -> None:
+        """No call is under way: all of the state is compared, as far as it can be seen."""
+        if not self.stopped and (found := self._look.whole()):
+            last = self._before[-1] if self._before else Behind(0, "before the first call")
+            self._violated(last, found)
 
     def _violated(self, event: Event, found: list[Difference]) -> None:
         statements: list[Difference] = []
         if not self._config.groups:  # the statements' own eyes know one group
-            numbers = {name: r for r, name in self._names.items()}
-            if self._shown.requests <= numbers.keys():
+            shown = self._look.snapshot()
+            if shown is not None:
                 hidden = frozenset() if self._zeroing else frozenset({"to_zero"})
-                shown = self._shown.whole(numbers.__getitem__)
                 statements = Consistency(self._config, hidden).state(shown)
         self.violation = Violation(self.name, event, tuple(found), tuple(statements), tuple(self._before))
         self.summary.violations += 1
@@ -413,6 +409,6 @@ class Follower:
             self._drained()
         assert s.length(HAND) == 0
         if self._read.num_ids > max(MANY_IDS, 2 * self._ids_before):
-            keys = self._alike.keys_in_use()
+            keys = self._look.keys_in_use()
             self._read.forget_all_but(keys)
             self._ids_before = self._read.num_ids

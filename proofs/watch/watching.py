@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from slotproof.impl.vllm.live.attach import on_every_manager
@@ -11,6 +12,7 @@ from slotproof.impl.vllm.live.calls import Calls
 from slotproof.impl.vllm.live.describe import describe
 from slotproof.impl.vllm.live.events import Event
 from slotproof.impl.vllm.live.view import View
+from slotproof.proofs.watch.alike import Alike
 from slotproof.proofs.watch.follower import Follower, Violation
 from slotproof.proofs.watch.summary import Summary
 
@@ -39,7 +41,8 @@ class Watching:
                 self.summary.never[why] += 1
             return None
         name = f"manager {self.summary.managers + 1}"
-        follower = Follower(found.config, View(manager), self.summary, name, found.unseen)
+        look = partial(Alike, View(manager))
+        follower = Follower(found.config, look, self.summary, name, found.unseen)
         calls = Calls(manager, _Safely(follower), follower.before)
         self._followed.append((follower, calls))
         return follower
@@ -54,7 +57,7 @@ class Watching:
         self._end()
         for follower, calls in self._followed:
             calls.detach()
-            follower.finish()
+            follower.at_rest()
 
 
 class _Safely:

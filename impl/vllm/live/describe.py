@@ -67,8 +67,9 @@ def _of_the_coordinator(manager: Any) -> list[str]:
         why.append("EAGLE drops the last block of a hit")
     if coordinator.num_reprefillable_tokens:
         why.append("tokens are prefilled again (multi-module MTP)")
-    if coordinator.retention_interval is not None:
-        why.append("its prefix cache keeps some blocks alone (retention interval)")
+    windows = any(getattr(kind, "sliding_window", None) for kind in coordinator.single_type_managers)
+    if windows and coordinator.retention_interval is not None:
+        why.append("of a window, its prefix cache keeps some blocks alone (retention interval)")
     if getattr(coordinator, "enable_partial_hash_hits", False):
         why.append("hits may end inside a block")
     if coordinator.scheduler_block_size != lcm(*sizes):

@@ -7,6 +7,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 
 import click
@@ -19,6 +20,7 @@ from slotproof.proofs.cli.command_line import command_line
 from slotproof.proofs.cli.outputs import Outputs
 from slotproof.proofs.cli.working import heartbeat
 from slotproof.proofs.gate import gate as gates
+from slotproof.proofs.gate.ahead import Processes
 from slotproof.proofs.gate.compare import Strictness
 from slotproof.proofs.gate.exhaustive import exhaust
 from slotproof.proofs.gate.gate import Report, Verdict
@@ -97,6 +99,14 @@ EXITS = {
     help="Write one page: the verdict, the story of a difference to click through, coverage, what was drawn.",
 )
 @click.option("--junit", type=click.Path(path_type=Path), help="Write a JUnit report for CI.")
+@click.option(
+    "--jobs",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Play so many turns of the campaign at once; the same seed finds the same, whatever it is.",
+)
 @options.json_file
 @options.device
 @options.patience
@@ -114,6 +124,7 @@ def gate(
     coverage: bool,
     html: Path | None,
     junit: Path | None,
+    jobs: int,
     json_file: Path | None,
     device: str,
     patience: float,
@@ -134,6 +145,8 @@ def gate(
     if impl in SCHEDULERS:
         if exhaustive or calls or seconds or ignore or strictness is not Strictness.EXACT:
             raise UserError(f"--impl {impl}: a scheduler is gated step by step: give --steps alone")
+        if jobs > 1:
+            raise UserError(f"--jobs: --impl {impl} makes its steps one after the other: leave it out")
         steps = steps or DEFAULT_STEPS
         report = _gate_scheduler(impl, steps, seed, device, known)
     else:
@@ -141,12 +154,15 @@ def gate(
             raise UserError(f"--steps: only {', '.join(SCHEDULERS)} takes steps: give --calls")
         if not (exhaustive or calls or seconds):
             calls = DEFAULT_CALLS
+        load = loader(impl, device)
         with (
-            closing(Isolated(loader(impl, device), patience)) as implementation,
+            closing(Isolated(load, patience)) as implementation,
             _quiet_hypothesis(),
             _progress(calls, seconds, f"gate: {impl} is imported") as progress,
         ):
             if exhaustive:
+                if jobs > 1:
+                    raise UserError("--jobs: --exhaustive plays one sequence after the other: leave it out")
                 report = exhaust(
                     implementation,
                     exhaustive,
@@ -163,6 +179,7 @@ def gate(
                     strictness=strictness,
                     ignore=frozenset(ignore),
                     progress=progress,
+                    others=partial(Processes, jobs, load, patience) if jobs > 1 else None,
                 )
     console, drawn = outputs.console(), None if exhaustive else seed
     compared = report.calls and report.failure is None and not report.interrupted

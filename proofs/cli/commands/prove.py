@@ -30,6 +30,7 @@ from slotproof.proofs.prove import receipt as receipts
 from slotproof.proofs.prove.cross_check import SOLVERS
 from slotproof.proofs.prove.prover import PROVED, REFUTED, UNKNOWN, Report, matrix
 from slotproof.proofs.prove.prover import prove as prove_statements
+from slotproof.proofs.prove.workers import at_once
 
 COLOURS = {PROVED: "green", REFUTED: "red"}
 
@@ -69,6 +70,7 @@ COLOURS = {PROVED: "green", REFUTED: "red"}
     metavar="DIR",
     help="Write each obligation as a problem in SMT-LIB 2: any solver has to answer unsat.",
 )
+@options.jobs
 @options.json_file
 def prove(
     statements: tuple[str, ...],
@@ -81,6 +83,7 @@ def prove(
     seeds: int | None,
     receipt: Path | None,
     smt2_folder: Path | None,
+    jobs: int | None,
     json_file: Path | None,
 ) -> int:
     """Prove the STATEMENTs, all of them unless some are named, for every pool size, block size, number of
@@ -94,6 +97,7 @@ def prove(
     Exits 0 if every statement is proved, 1 if one is refuted, 3 if one is not proved, or not by the second
     solver, or not with every seed.
     """
+    click.get_current_context().with_resource(at_once(jobs))
     check_names("statement", statements, STATEMENTS)
     check_names("rule", without, RULES)
     outputs = Outputs({"--json": json_file, "--receipt": receipt})

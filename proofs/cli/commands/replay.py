@@ -20,6 +20,8 @@ from slotproof.proofs.gate.schedulers import SCHEDULERS
 from slotproof.proofs.output.errors import Exit, UserError
 from slotproof.proofs.output.text import call_line, config_line, result_line
 from slotproof.proofs.output.words import counted
+from slotproof.proofs.stories.page import write_page
+from slotproof.proofs.stories.telling import tell_reached
 from slotproof.proofs.traces.script import Script
 from slotproof.proofs.traces.trace import Step, read_trace
 
@@ -40,6 +42,9 @@ from slotproof.proofs.traces.trace import Step, read_trace
     help="How strictly to compare the implementation, as in `slotproof gate`.",
 )
 @options.ignore
+@click.option(
+    "--html", "page", type=click.Path(path_type=Path), metavar="FILE", help="Write the story as a page."
+)
 @options.json_file
 @options.device
 @options.patience
@@ -48,6 +53,7 @@ def replay(
     impl: str | None,
     compare: str,
     ignore: tuple[str, ...],
+    page: Path | None,
     json_file: Path | None,
     device: str,
     patience: float,
@@ -57,7 +63,7 @@ def replay(
     The model must tell it as it is written, and the implementation, if one is given, must agree with the
     model (exit 1 if not, 3 if the trace has no call to compare).
     """
-    outputs = Outputs({"--json": json_file}, read={"TRACE": trace})
+    outputs = Outputs({"--html": page, "--json": json_file}, read={"TRACE": trace})
     console = outputs.console()
     story = read_trace(trace)
     if impl in SCHEDULERS:
@@ -82,6 +88,10 @@ def replay(
     if story.script is not None:
         scheduler = command_line("replay", {"--impl": story.script.scheduler}, trace)
         console.print(f"  these are calls that a scheduler made; it is driven by: {scheduler}", markup=False)
+    if page is not None and not story.followed:  # of what the model does not tell there is no page
+        calls, typed = tuple(step.call for step in story.steps), options.typed(click.get_current_context())
+        as_told = tell_reached(story.config, calls, story.description)
+        outputs.write("--html", lambda path: write_page(path, as_told, typed))
     _write(outputs, found, verdict)
     return code
 
