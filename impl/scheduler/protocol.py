@@ -1,7 +1,11 @@
 """The protocol of the gate on schedulers: four methods, and one that may be lacking.
 
-A factory ``FACTORY(setup: Setup) -> GatedScheduler`` is all that a user supplies. Requests are small
-integers; blocks are integers ``0 .. num_blocks - 1``, of which block 0 is the null block.
+A factory ``FACTORY(setup: Setup) -> GatedScheduler`` is all that a user supplies; `lacks`, an attribute of
+it, names what the scheduler cannot do. Requests are small integers; blocks are integers
+``0 .. num_blocks - 1``, of which block 0 is the null block.
+
+When a request has all its tokens it has ended, and its blocks are the scheduler's again: nobody says so. An
+answer to a step from before a preemption of its request is dropped.
 """
 
 from __future__ import annotations
@@ -13,6 +17,24 @@ import msgspec
 from slotproof.impl.protocol import Config
 from slotproof.impl.scheduler.scheduler_config import SchedulerConfig
 from slotproof.impl.scheduler.scheduler_output import ModelRunnerOutput, SchedulerOutput
+
+CAPABILITIES = {
+    "sliding_window": "engines with a sliding window",
+    "prefix_caching": "engines whose blocks are found again",
+    "salt": "requests with a cache salt",
+    "lora": "requests with a LoRA",
+    "skip_reading_prefix_cache": "requests that are not looked up",
+    "priority": "engines under the priority policy",
+    "chunked_prefill": "prompts that are longer than a step may be",
+    "mixed_steps": "prompts and decodes in one step: what runs is not made to wait",
+    "preemption": "running requests that lose their blocks to others",
+    "drafts": "drafts that a step verifies",
+    "lookahead": "slots that a draft model writes to",
+    "steps_in_flight": "a step that is made up before the answer to the last one is known",
+    "reset_prefix_cache": "the method `reset`",
+}
+"""What a scheduler may lack, by name: workloads do without it, and coverage does not ask for it. Nothing is
+lacking unless the factory says so."""
 
 
 class Setup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -10,20 +10,23 @@ class ScheduledRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One request's part of a step."""
 
     request: int
-    num_preemptions: int
+    num_preemptions: int = 0
     """How often it had been preempted: an answer to an earlier life of the request is stale."""
-    num_computed_tokens: int
+    num_computed_tokens: int = 0
     """Tokens before this step's, as far as the scheduler knows: drafts of steps in flight count as kept,
     and a worker that knows better starts earlier."""
-    num_scheduled_tokens: int
-    num_draft_tokens: int
+    num_scheduled_tokens: int = 0
+    num_draft_tokens: int = 0
     """The last so many of the scheduled tokens are drafts."""
-    new_blocks: tuple[int, ...]
+    new_blocks: tuple[int, ...] = ()
     """Blocks at the end of its block table in the first group; the whole table when `tokens` is given."""
     tokens: tuple[int, ...] | None = None
     """All its final tokens, when the worker does not know it: it is new, or was preempted."""
     more_blocks: tuple[tuple[int, ...], ...] = ()
     """As `new_blocks`, of the groups after the first."""
+    table: tuple[int, ...] | None = None
+    """Its whole block table, 0 for what a window has left, from a scheduler that does not tell what is new:
+    then the gate fills in the preemptions, new blocks and tokens."""
 
 
 class Load(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -49,17 +52,17 @@ class SchedulerOutput(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     The names are those of vLLM 0.32.0's record where it has one.
     """
 
-    step: int
-    finished: tuple[int, ...]
+    step: int = 0
+    finished: tuple[int, ...] = ()
     """Requests that ended since the last step."""
-    preempted: tuple[int, ...]
+    preempted: tuple[int, ...] = ()
     """Requests that lost their blocks since the last step; they may be scheduled again in this one."""
-    new_block_ids_to_zero: tuple[int, ...]
-    kv_cache_block_copies: tuple[tuple[int, int], ...]
+    new_block_ids_to_zero: tuple[int, ...] = ()
+    kv_cache_block_copies: tuple[tuple[int, int], ...] = ()
     """Source and destination of copy-on-write copies, which come after zeroing. Attention alone has none:
     its hits are whole blocks (0.32.0)."""
-    loads: tuple[Load, ...]
-    scheduled: tuple[ScheduledRequest, ...]
+    loads: tuple[Load, ...] = ()
+    scheduled: tuple[ScheduledRequest, ...] = ()
 
     @property
     def num_scheduled_tokens(self) -> int:

@@ -78,3 +78,10 @@ ignore = click.option(
     metavar="FIELD",
     help=f"Leave a field out of the comparison, and say so in the verdict; repeatable: {', '.join(SHOWN)}.",
 )
+
+impl_scheduler = click.option(
+    "--impl-scheduler",
+    metavar="MODULE:FACTORY",
+    help="Your own scheduler: FACTORY(setup) returns one with the methods add, schedule, answer and abort "
+    "(see slotproof.impl.scheduler.protocol).",
+)

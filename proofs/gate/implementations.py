@@ -6,6 +6,7 @@ import importlib
 import os
 import sys
 from functools import partial, reduce, update_wrapper
+from typing import Any
 
 from slotproof.proofs.gate.isolation import Factory, Load
 from slotproof.proofs.output.errors import UserError
@@ -53,18 +54,32 @@ def _load_vllm() -> Factory:
 
 
 def _load_named(module: str, attribute: str) -> Factory:
+    option = f"--impl {module}:{attribute}"
+    factory: Factory = named(option, module, attribute, "FACTORY(config) must return an allocator")
+    return factory
+
+
+def named(name: str, module: str, attribute: str, kind: str) -> Any:
+    """A factory, imported; modules are looked for in the current folder too.
+
+    Args:
+        name: How the user named it, for messages.
+        kind: What a factory must do.
+
+    Raises:
+        UserError: there is none.
+    """
     sys.path.insert(0, os.getcwd())
-    name = f"--impl {module}:{attribute}"
     try:
-        found = importlib.import_module(module)
+        found: Any = importlib.import_module(module)
     except KeyboardInterrupt:
         raise
     except BaseException as error:
         raise UserError(f"{name}: {module} cannot be imported: {error_line(error)}") from None
     try:
-        factory: Factory = reduce(getattr, attribute.split("."), found)  # type: ignore[assignment]
+        factory = reduce(getattr, attribute.split("."), found)
     except AttributeError:
         raise UserError(f"{name}: {module} has no {attribute}") from None
     if not callable(factory):
-        raise UserError(f"{name}: it is no factory: FACTORY(config) must return an allocator")
+        raise UserError(f"{name}: it is no factory: {kind}")
     return factory

@@ -21,6 +21,19 @@ def test_what_is_written_is_gated(
     assert "mine:Paged agrees with the model" in capsys.readouterr().out
 
 
+def test_a_scheduler_is_gated_and_is_the_one_of_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["new-adapter", "mine.py", "--scheduler"]) == 0
+    said = capsys.readouterr().out
+    assert said == "mine.py is written: slotproof gate --impl-scheduler mine:PrefillFirst\n"
+    assert run([*said.partition("slotproof ")[2].split(), "--steps", "120"]) in (0, 3)
+    assert "mine:PrefillFirst is consistent by itself" in capsys.readouterr().out
+    page = (Path(__file__).parents[2] / "docs" / "schedulers.md").read_text()
+    assert Path("mine.py").read_text() in page
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
     [

@@ -48,12 +48,12 @@ EXITS = {
 @click.command()
 @click.option(
     "--impl",
-    required=True,
     metavar="torch|vllm|torch-scheduler|vllm-scheduler|MODULE:FACTORY",
     help="What to gate: ours on PyTorch, an installed vLLM, the whole scheduler of either with KV that is "
     "really written, or your own: FACTORY(config) returns an Allocator (see slotproof.impl.protocol), and "
     "MODULE may be a file of the current folder.",
 )
+@options.impl_scheduler
 @click.option(
     "--calls", type=click.IntRange(1), help=f"Stop after so many calls.  [default: {DEFAULT_CALLS}]"
 )
@@ -111,7 +111,8 @@ EXITS = {
 @options.device
 @options.patience
 def gate(
-    impl: str,
+    impl: str | None,
+    impl_scheduler: str | None,
     calls: int | None,
     steps: int | None,
     known: bool,
@@ -135,6 +136,12 @@ def gate(
     trace. Without a difference it still fails (exit 3) if something worth having seen, such as a refusal
     by the watermark alone, was never reached: give it more calls.
     """
+    if bool(impl) == bool(impl_scheduler):
+        raise UserError("say what to gate: --impl, or --impl-scheduler for a scheduler of your own")
+    is_scheduler, option = impl_scheduler is not None or impl in SCHEDULERS, "--impl"
+    if impl_scheduler:
+        impl, option = impl_scheduler, "--impl-scheduler"
+    assert impl is not None
     if exhaustive and (calls or seconds):
         raise UserError("--exhaustive runs every sequence: leave out --calls and --seconds")
     trace = trace or _default_trace(impl, f"exhaustive-{exhaustive}" if exhaustive else str(seed))
@@ -142,16 +149,18 @@ def gate(
     strictness = Strictness(compare)
     if known and impl != "vllm-scheduler":
         raise UserError("--known: KNOWN.md tells of vllm-scheduler alone")
-    if impl in SCHEDULERS:
+    if is_scheduler:
         if exhaustive or calls or seconds or ignore or strictness is not Strictness.EXACT:
-            raise UserError(f"--impl {impl}: a scheduler is gated step by step: give --steps alone")
+            raise UserError(f"{option} {impl}: a scheduler is gated step by step: give --steps alone")
         if jobs > 1:
-            raise UserError(f"--jobs: --impl {impl} makes its steps one after the other: leave it out")
+            raise UserError(f"--jobs: {option} {impl} makes its steps one after the other: leave it out")
         steps = steps or DEFAULT_STEPS
         report = _gate_scheduler(impl, steps, seed, device, known)
     else:
         if steps:
-            raise UserError(f"--steps: only {', '.join(SCHEDULERS)} takes steps: give --calls")
+            raise UserError(
+                f"--steps: only {', '.join(SCHEDULERS)} and --impl-scheduler take steps: give --calls"
+            )
         if not (exhaustive or calls or seconds):
             calls = DEFAULT_CALLS
         load = loader(impl, device)
@@ -189,7 +198,7 @@ def gate(
         command_line(
             "gate",
             {
-                "--impl": impl,
+                option: impl,
                 "--exhaustive": exhaustive,
                 "--calls": calls and times * calls,
                 "--steps": steps and times * steps,
@@ -201,7 +210,7 @@ def gate(
         )
         for times in (1, 2)
     )
-    replay = command_line("replay", {"--impl": impl, **how}, trace)
+    replay = command_line("replay", {option: impl, **how}, trace)
     commands = Commands(again, more, replay)
     for line in lines(report, impl, drawn, commands, coverage=coverage):
         console.print(line, markup=False)
@@ -224,6 +233,7 @@ def _gate_scheduler(impl: str, steps: int, seed: int, device: str, known: bool) 
     import torch
 
     from slotproof.proofs.gate.schedulers.gate import campaign
+    from slotproof.proofs.gate.schedulers.own import load, own_campaign
     from slotproof.proofs.gate.schedulers.vllm import vllm_campaign
 
     if device == "cuda" and not torch.cuda.is_available():
@@ -231,6 +241,8 @@ def _gate_scheduler(impl: str, steps: int, seed: int, device: str, known: bool) 
     with _progress(None, None, "gate: it starts") as progress:
         if impl == "vllm-scheduler":
             return vllm_campaign(steps=steps, seed=seed, device=device, accept_known=known, progress=progress)
+        if impl not in SCHEDULERS:
+            return own_campaign(load(impl), steps=steps, seed=seed, device=device, progress=progress)
         return campaign(steps=steps, seed=seed, device=device, progress=progress)
 
 

@@ -34,6 +34,7 @@ from slotproof.proofs.traces.trace import Step, read_trace
     help="Drive an implementation too. Without it, the model alone tells the story. The trace of a "
     "scheduler's gate drives the scheduler, or its manager alone.",
 )
+@options.impl_scheduler
 @click.option(
     "--compare",
     type=click.Choice([strictness.value for strictness in Strictness]),
@@ -51,6 +52,7 @@ from slotproof.proofs.traces.trace import Step, read_trace
 def replay(
     trace: Path,
     impl: str | None,
+    impl_scheduler: str | None,
     compare: str,
     ignore: tuple[str, ...],
     page: Path | None,
@@ -66,8 +68,10 @@ def replay(
     outputs = Outputs({"--html": page, "--json": json_file}, read={"TRACE": trace})
     console = outputs.console()
     story = read_trace(trace)
-    if impl in SCHEDULERS:
-        return _replay_scheduler(story.script, trace, str(impl), device, outputs)
+    if impl and impl_scheduler:
+        raise UserError("--impl and --impl-scheduler: give one of them")
+    if impl_scheduler or impl in SCHEDULERS:
+        return _replay_scheduler(story.script, trace, str(impl_scheduler or impl), device, outputs)
     found, told = retell(story, trace), 0
     console.print(f"engine: {config_line(story.config)}", markup=False)
 
@@ -86,7 +90,9 @@ def replay(
     for line in _conclusion(found, verdict, "the model" if impl is None or found.by_model else impl):
         console.print(line, markup=False)
     if story.script is not None:
-        scheduler = command_line("replay", {"--impl": story.script.scheduler}, trace)
+        named = story.script.scheduler
+        option = "--impl" if named in SCHEDULERS else "--impl-scheduler"
+        scheduler = command_line("replay", {option: named}, trace)
         console.print(f"  these are calls that a scheduler made; it is driven by: {scheduler}", markup=False)
     if page is not None and not story.followed:  # of what the model does not tell there is no page
         calls, typed = tuple(step.call for step in story.steps), options.typed(click.get_current_context())

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from slotproof.impl.protocol import AddRequest, Call, Config, Finish, Result, Snapshot, TakeNewBlockIds
-from slotproof.impl.scheduler.scheduler_output import SchedulerOutput
+from slotproof.impl.scheduler.protocol import Arrival
+from slotproof.impl.scheduler.scheduler_output import ModelRunnerOutput, SchedulerOutput
 from slotproof.model.language.state import UNKNOWN, State
 from slotproof.model.running import ContractError, Running
 from slotproof.proofs.campaign.calls import model_config
@@ -18,8 +17,11 @@ from slotproof.proofs.gate.compare import (
     result_differences,
     snapshot_differences,
 )
-from slotproof.proofs.gate.oracle import Expectation, expect
+from slotproof.proofs.gate.coverage import reached
+from slotproof.proofs.gate.oracle import expect
 from slotproof.proofs.gate.schedulers.disagreement import Disagreement
+from slotproof.proofs.gate.schedulers.follower import Audience
+from slotproof.proofs.traces.trace import Step
 
 
 class ByCalls:
@@ -27,20 +29,14 @@ class ByCalls:
 
     Args:
         config: The manager's configuration.
-        tell: Is told of every call, as the model tells it.
-        saw: Is told of every call that agrees, with what was answered and shown.
+        audience: Is told of every call.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        tell: Callable[[Expectation], None],
-        saw: Callable[[Expectation, Result, Snapshot], None],
-    ) -> None:
+    def __init__(self, config: Config, audience: Audience) -> None:
         self.model = Running(**model_config(config))
         self.initial = expected_snapshot(self.model)
-        self._tell = tell
-        self._saw = saw
+        self._config = config
+        self._audience = audience
         self._keys = KeyMatch()
         self._to_zero: tuple[int, ...] = ()
         self._names: dict[int, int] = {}
@@ -60,6 +56,18 @@ class ByCalls:
         """The number under which it arrived: a scheduler may have one end and come again under another."""
         return self._names.get(request, request)
 
+    def has_slots(self, request: int, tokens: int) -> bool:
+        """Whether a request has slots for so many tokens, in every group."""
+        s = self.state
+        tables = [(s.length(s.engine.row(request, g)), g) for g in range(s.engine.groups.num)]
+        return all(s.engine.tokens(length, g) >= tokens for length, g in tables)
+
+    def blocks(self, request: int) -> tuple[int, ...]:
+        """Its blocks, group after group."""
+        s = self.state
+        rows = [s.engine.row(request, g) for g in range(s.engine.groups.num)]
+        return tuple([s.table(row, i) for row in rows for i in range(s.length(row))])
+
     def observe(self, call: Call, result: Result, snapshot: Snapshot) -> None:
         """The manager has been called.
 
@@ -72,7 +80,7 @@ class ByCalls:
         except ContractError as error:
             found = [Difference("contract", "a call that it allows", str(error))]
             raise Disagreement(found, call, request) from None
-        self._tell(e)
+        self._audience.tell(e.step)
         found = result_differences(Strictness.EXACT, e.result, result)
         found += snapshot_differences(Strictness.EXACT, e.snapshot, snapshot, self._keys)
         if found:
@@ -83,13 +91,13 @@ class ByCalls:
             self._names[call.request] = self.name(self._ended)  # nobody announced it
         elif isinstance(call, TakeNewBlockIds):
             self._to_zero = result.new_blocks
-        self._saw(e, result, snapshot)
+        self._audience.saw(Step(call, result, snapshot), e.before, list(reached(self._config, e)))
 
-    def arrives(self, request: int) -> None:
+    def arrives(self, arrival: Arrival) -> None:
         """A request is about to come."""
-        self._names[request] = request
+        self._names[arrival.request] = arrival.request
 
-    def scheduled(self, output: SchedulerOutput) -> None:
+    def scheduled(self, output: SchedulerOutput) -> SchedulerOutput:
         """A step has been made up.
 
         Raises:
@@ -99,3 +107,10 @@ class ByCalls:
             raise Disagreement(
                 [list_difference("blocks to zero", self._to_zero, output.new_block_ids_to_zero)]
             )
+        return output
+
+    def answered(self, output: SchedulerOutput, answer: ModelRunnerOutput) -> None:
+        """The calls say what came of it."""
+
+    def aborted(self, request: int) -> None:
+        """The calls say so."""

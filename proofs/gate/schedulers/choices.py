@@ -18,6 +18,10 @@ class Draw(Protocol):
         """From 0 to `most`."""
         ...
 
+    def accepted(self, most: int) -> int:
+        """How many of `most` drafts turn out right."""
+        ...
+
     def match(self, most: int) -> Match:
         """What a connector has, of `most` tokens."""
         ...
@@ -39,7 +43,7 @@ class Drawn:
 
     def accepted(self, request: int, most: int) -> int:
         """Drafts that turn out right."""
-        number = self._draw.number(most)
+        number = self._draw.accepted(most)
         self._note(request, accepted=number)
         return number
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from slotproof.impl.device.model_runner import ModelRunner
 from slotproof.impl.protocol import Allocate, CacheBlocks, EvictBlocks, Preempt
 from slotproof.impl.scheduler.protocol import Setup
 from slotproof.impl.scheduler.scheduler_config import SchedulingPolicy
 from slotproof.impl.scheduler.scheduler_output import SchedulerOutput
-from slotproof.model.language.state import LOADING, PREEMPTED, RUNNING, UNKNOWN, WAITING, State
-from slotproof.proofs.gate.coverage import reached
-from slotproof.proofs.gate.oracle import Expectation
+from slotproof.model.language.state import LOADING, PREEMPTED, RUNNING, UNKNOWN, WAITING
+from slotproof.proofs.gate.schedulers.follower import View
 from slotproof.proofs.gate.schedulers.workload import MAX_DRAFTS, MAX_STEPS_IN_FLIGHT
+from slotproof.proofs.traces.trace import Step
 
 _CALL_ROWS = (
     "engine: full attention",
@@ -96,10 +96,51 @@ _ROWS: dict[str, Possible] = {
 }
 
 
+_STEP_ROWS: dict[str, Possible] = {
+    "admitted: with a hit": lambda s: s.config.enable_caching,
+    "admitted: again, after a preemption": lambda _: True,
+    "admitted: with a chunk of the prompt": lambda _: True,
+    "engine: sliding window": lambda s: s.config.sliding_window is not None,
+}
+"""Rows of schedulers that show no calls, beside those of `_ROWS` that their steps tell."""
+_LACKING = {
+    "preemption": (
+        "preempted: ",
+        "admitted: again",
+        "aborted: preempted",
+        "answer: of a request that was p",
+        "reset",
+    ),
+    "chunked_prefill": ("admitted: with a chunk",),
+    "reset_prefix_cache": ("reset: ",),
+}
+"""By what is lacking, beginnings of rows that are then not asked for; what engines lack is told by these."""
+_TOLD_BY_CALLS = (
+    "preempted: the request that asks",
+    "preempted: a request that the step had already",
+    "preempted: what it would have written is unpublished",
+    "hit: a block published in the same step",
+    "aborted: loading",
+)
+
+
 def schedule_rows(setups: Iterable[Setup]) -> list[str]:
     """The rows that can be reached under at least one of the setups."""
     setups = tuple(setups)
     return [row for row, possible in _ROWS.items() if any(map(possible, setups))]
+
+
+def step_rows(setups: Iterable[Setup], lacks: Collection[str]) -> list[str]:
+    """Those of a scheduler that shows no calls, and lacks something."""
+    setups = tuple(setups)
+    told = {row: p for row, p in _ROWS.items() if row not in _CALL_ROWS and row not in _TOLD_BY_CALLS}
+    told |= _STEP_ROWS
+    left_out = [beginning for name in lacks for beginning in _LACKING.get(name, ())]
+    if "preemption" in lacks:
+        left_out.append("reset: ")
+    policies = {setup.scheduler.policy.value for setup in setups}  # a scheduler may know one alone
+    left_out += [f"preempted: {policy}" for policy in _POLICIES if policy not in policies]
+    return [row for row, p in told.items() if not row.startswith(tuple(left_out)) and any(map(p, setups))]
 
 
 class Coverage:
@@ -108,6 +149,7 @@ class Coverage:
     def __init__(self, setup: Setup) -> None:
         self.rows: Counter[str] = Counter()
         self._setup = setup
+        self._hashes: tuple[bytes | int | None, ...] = (None,) * setup.config.num_blocks
         self._granted: set[int] = set()
         self._published: set[int] = set()
         self._refused: int | None = None
@@ -118,25 +160,25 @@ class Coverage:
         """A step is about to be scheduled."""
         self._published.clear()
 
-    def call(self, e: Expectation) -> None:
-        """The manager has been called."""
-        call = e.call
-        self.rows.update(row for row in reached(self._setup.config, e) if row in _ROWS)
+    def call(self, step: Step, before: View, rows: Iterable[str]) -> None:
+        """The manager has been called. `rows` are those that the model reached."""
+        call, result = step.call, step.result
+        self.rows.update(row for row in rows if row in _ROWS or row in _STEP_ROWS)
         if isinstance(call, Preempt):
-            self._preempted(call.request, e.before)
+            self._preempted(call.request, before)
         elif isinstance(call, EvictBlocks):
             self.rows["preempted: what it would have written is unpublished"] += 1
         elif isinstance(call, Allocate):
-            self._refused = None if e.result.granted else call.request
-            if e.result.granted:
-                if self._published & set(e.result.hits):
+            self._refused = None if result.granted else call.request
+            if result.granted:
+                if self._published & set(result.hits):
                     self.rows["hit: a block published in the same step"] += 1
                 self._granted.add(call.request)
+        old, self._hashes = self._hashes, step.state.hashes
         if isinstance(call, Allocate | CacheBlocks):
-            old, new = e.before.block_hash, e.snapshot.hashes
-            self._published |= {b for b in range(1, len(new)) if new[b] is not None and old(b) != new[b]}
+            self._published |= {b for b, key in enumerate(self._hashes) if key is not None and key != old[b]}
 
-    def _preempted(self, request: int, before: State) -> None:
+    def _preempted(self, request: int, before: View) -> None:
         self._preemptions[request] += 1
         self.rows[f"preempted: {self._setup.scheduler.policy.value}"] += 1
         if request == self._refused:
@@ -167,7 +209,7 @@ class Coverage:
             if span.end == most:
                 self.rows["drafter: stops at max_model_len"] += 1
 
-    def answer(self, output: SchedulerOutput, s: State) -> None:
+    def answer(self, output: SchedulerOutput, s: View) -> None:
         """A step is about to be answered."""
         for scheduled in output.scheduled:
             if s.status(scheduled.request) == UNKNOWN:
@@ -175,7 +217,7 @@ class Coverage:
             elif self._preemptions[scheduled.request] > scheduled.num_preemptions:
                 self.rows["answer: of a request that was preempted since"] += 1
 
-    def abort(self, request: int, s: State, runner: ModelRunner) -> None:
+    def abort(self, request: int, s: View, runner: ModelRunner) -> None:
         """A request is about to be aborted."""
         status = s.status(request)
         if status == LOADING and request not in runner.loading:
@@ -190,7 +232,7 @@ class Coverage:
         """Loads have arrived."""
         self.rows["load: arrives for a request that was aborted"] += len(self._aborted & set(requests))
 
-    def reset(self, reset_running_requests: bool, s: State, alive: Iterable[int]) -> None:
+    def reset(self, reset_running_requests: bool, s: View, alive: Iterable[int]) -> None:
         """The prefix cache is about to be reset."""
         running = [r for r in alive if s.status(r) == RUNNING]
         if reset_running_requests and running:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from math import lcm
 from random import Random
 from typing import NamedTuple, TypeAlias
@@ -15,21 +15,22 @@ from slotproof.impl.device.fingerprint import Fingerprints
 from slotproof.impl.device.kv_cache import KVCache
 from slotproof.impl.device.model_runner import ModelRunner
 from slotproof.impl.device.worker import Worker
-from slotproof.impl.protocol import Result, Snapshot
 from slotproof.impl.scheduler.connector import Connector, ConnectorStub, Match
 from slotproof.impl.scheduler.manager import Listener
 from slotproof.impl.scheduler.protocol import GatedScheduler, Setup
 from slotproof.impl.scheduler.scheduler_output import ModelRunnerOutput, SchedulerOutput
 from slotproof.proofs.gate.compare import Difference
-from slotproof.proofs.gate.oracle import Expectation
 from slotproof.proofs.gate.schedulers.by_calls import ByCalls
+from slotproof.proofs.gate.schedulers.by_steps import BySteps
 from slotproof.proofs.gate.schedulers.choices import Drawn, Given
 from slotproof.proofs.gate.schedulers.coverage import Coverage
 from slotproof.proofs.gate.schedulers.disagreement import Disagreement, answers
 from slotproof.proofs.gate.schedulers.failure import ScheduleFailure, Told
+from slotproof.proofs.gate.schedulers.follower import Follower, View
 from slotproof.proofs.gate.schedulers.work import Work
 from slotproof.proofs.gate.schedulers.workload import Workload
 from slotproof.proofs.traces.script import Abort, Add, Answer, Arrive, Drain, Event, Reset, Step
+from slotproof.proofs.traces.trace import Step as TraceStep
 
 _LAYERS, _DRAFT_LAYERS, _HEADS, _HEAD_SIZE = 2, 1, 2, 4
 """Of the KV cache, layers of the target model and of a draft model: 16 elements a slot and layer, which tell
@@ -43,7 +44,10 @@ MakeWorker: TypeAlias = Callable[[KVCache, int], Worker]
 class InFlight(NamedTuple):
     """A step that has run, and whose answer is not known yet."""
 
+    made: SchedulerOutput
+    """As the scheduler made it up."""
     output: SchedulerOutput
+    """As the worker was given it."""
     answer: ModelRunnerOutput
 
 
@@ -58,6 +62,8 @@ class Episode:
         device: Where the KV cache lives, "cpu" or "cuda".
         dtype: Of its elements.
         known: Counts what KNOWN.md tells of the scheduler; None where that is no excuse.
+        wanted: Rows of coverage that a drawn workload makes likely.
+        lacks: Of a scheduler that shows no calls of a manager, what it cannot do; None for one that does.
     """
 
     def __init__(
@@ -69,6 +75,8 @@ class Episode:
         device: str = "cpu",
         dtype: torch.dtype = torch.float32,
         known: Counter[str] | None = None,
+        wanted: Collection[str] = (),
+        lacks: Collection[str] | None = None,
     ) -> None:
         config, lookahead = setup.config, setup.scheduler.num_lookahead_tokens
         self.setup = setup
@@ -83,9 +91,9 @@ class Episode:
         self.is_idle = False
         """The last step had nothing to do."""
         self.coverage = Coverage(setup)
-        self.work = Work(setup, known)
-        self.follower = ByCalls(config, self._tell, self._saw)
-        self._workload = Workload(setup, Random(seed))
+        self.work = Work(setup, known, may_wait="mixed_steps" in (lacks or ()))
+        self.follower: Follower = ByCalls(config, self) if lacks is None else BySteps(setup, self)
+        self._workload = Workload(setup, Random(seed), wanted, lacks or ())
         self._choices: Drawn | Given = Given()
         draft_layers = _DRAFT_LAYERS if lookahead else 0
         layers = _LAYERS + draft_layers
@@ -166,7 +174,7 @@ class Episode:
         match event:
             case Add(arrival):
                 self.work.arrives(arrival)
-                self.follower.arrives(arrival.request)
+                self.follower.arrives(arrival)
                 with answers():
                     self.scheduler.add(arrival)
             case Abort(name):
@@ -174,6 +182,7 @@ class Episode:
                     self.coverage.abort(request, self.follower.state, self.runner)
                     with answers():
                         self.scheduler.abort(request)
+                    self.follower.aborted(request)
             case Reset(reset_running_requests):
                 running = reset_running_requests and not self.runner.loading
                 self.coverage.reset(running, self.follower.state, self.alive)
@@ -199,21 +208,25 @@ class Episode:
         with answers():
             output = self.scheduler.schedule()
         self.steps += 1
+        if not isinstance(output, SchedulerOutput):
+            found = Difference("the step", "a SchedulerOutput", f"a {type(output).__name__}")
+            raise Disagreement([found])
+        made, output = output, self.follower.scheduled(output)
         self.outputs[len(self.script) - 1] = output
         self.is_idle = not output.scheduled
-        self.follower.scheduled(output)
-        for r, difference in self.work.withheld(output, self.follower.state):
+        for r, difference in self.work.withheld(output, self.follower.state, self.follower.has_slots):
             raise Disagreement([difference], request=r)
-        self.in_flight.append(InFlight(output, self.runner.execute(output)))
+        self.in_flight.append(InFlight(made, output, self.runner.execute(output)))
         self.coverage.step(output, self.runner, len(self.in_flight))
         self.oracle.check()
 
     def _answer(self) -> None:
-        output, answer = self.in_flight.pop(0)
+        made, output, answer = self.in_flight.pop(0)
         self.coverage.answer(output, self.follower.state)
         due = self.work.due(answer, self.follower.state)
         with answers():
-            self.scheduler.answer(output, answer)
+            self.scheduler.answer(made, answer)
+        self.follower.answered(output, answer)
         for r, difference in self.work.lost(due, self.follower.state):
             raise Disagreement([difference], request=r)
 
@@ -244,10 +257,12 @@ class Episode:
             yield done
             done += 1
 
-    def _tell(self, e: Expectation) -> None:
-        self.told.append(Told(len(self.script) - 1, self.oracle.step, e.step))
+    def tell(self, step: TraceStep) -> None:
+        """See `Audience`."""
+        self.told.append(Told(len(self.script) - 1, self.oracle.step, step))
 
-    def _saw(self, e: Expectation, result: Result, snapshot: Snapshot) -> None:
-        self.oracle.observe(e.call, result, snapshot)
-        self.coverage.call(e)
-        self.work.call(e.call, result)
+    def saw(self, step: TraceStep, before: View, rows: list[str]) -> None:
+        """See `Audience`."""
+        self.oracle.observe(step.call, step.result, step.state)
+        self.coverage.call(step, before, rows)
+        self.work.call(step.call, step.result)

@@ -11,6 +11,7 @@ from msgspec import structs
 
 from slotproof.impl.protocol import Call
 from slotproof.impl.scheduler.protocol import Setup
+from slotproof.proofs.gate.schedulers.by_steps import BySteps
 from slotproof.proofs.gate.schedulers.disagreement import Disagreement
 from slotproof.proofs.gate.schedulers.history import history
 from slotproof.proofs.gate.trial import Asked, Failure
@@ -65,6 +66,8 @@ class ScheduleFailure(Failure):
             refused=error.call if not episode.told or error.call is not episode.told[-1].call else None,
             where=_where(episode, error.call),
             history="" if error.request is None else history(episode, error.request),
+            traceback=error.traceback,
+            followed=episode.follower.initial if isinstance(episode.follower, BySteps) else None,
         )
 
     @property
@@ -93,7 +96,7 @@ class ScheduleFailure(Failure):
         """The manager's calls, with the script."""
         asked = asked or Asked()
         script = Script(asked.scheduler, self.setup, self.events)
-        return structs.replace(super().trace(asked), script=script)
+        return structs.replace(super().trace(asked), script=script, hidden=())
 
 
 def _where(episode: Episode, call: Call | None) -> str:

@@ -14,12 +14,13 @@ from slotproof.impl.scheduler.manager import Listener, Recording
 from slotproof.impl.scheduler.protocol import Setup
 from slotproof.impl.scheduler.scheduler import Scheduler
 from slotproof.proofs.gate.gate import Progress, Report, interruptible
-from slotproof.proofs.gate.schedulers.coverage import schedule_rows
+from slotproof.proofs.gate.schedulers.coverage import schedule_rows, step_rows
 from slotproof.proofs.gate.schedulers.episode import Episode, Make, MakeWorker
 from slotproof.proofs.gate.schedulers.failure import ScheduleFailure
 from slotproof.proofs.gate.schedulers.shrink import STUCK, Events, Try, shrink
 from slotproof.proofs.gate.schedulers.workload import setups
 from slotproof.proofs.gate.trial import Asked
+from slotproof.proofs.output.errors import UserError
 from slotproof.proofs.output.words import counted
 
 EPISODE = 120
@@ -28,6 +29,9 @@ PATIENCE = 4000
 """Steps in which the requests that are there must have finished."""
 SHRINK_SECONDS = 20.0
 """How long a failing workload is made smaller."""
+
+
+OURS = Asked(scheduler="torch-scheduler")
 
 
 def torch_scheduler(setup: Setup, connector: Connector | None, listener: Listener) -> TorchScheduler:
@@ -58,6 +62,8 @@ def campaign(
     engines: tuple[Setup, ...] | None = None,
     known: Counter[str] | None = None,
     progress: Progress = lambda report: None,
+    asked: Asked = OURS,
+    by_steps: bool = False,
 ) -> ScheduleReport:
     """Workload after workload, until `steps` steps have been scheduled. The first failure ends it.
 
@@ -70,15 +76,29 @@ def campaign(
         engines: the engines to take turns; `setups(seed)` if not given.
         known: counts work that is withheld as KNOWN.md tells of it; None where that is no excuse.
         progress: sees the report after every workload.
+        asked: what is gated, and what it lacks.
+        by_steps: whether it is followed by its steps, as one that shows no calls of its manager.
     """
     engines = setups(seed) if engines is None else engines
-    report = ScheduleReport(required=schedule_rows(engines), asked=Asked(scheduler="torch-scheduler"))
+    lacks = asked.lacks if by_steps else None
+
+    def rows(*engines: Setup) -> list[str]:
+        return schedule_rows(engines) if lacks is None else step_rows(engines, lacks)
+
+    report = ScheduleReport(required=rows(*engines), asked=asked)
+    possible = [frozenset(rows(setup)) for setup in engines]
+    turns = [0] * len(engines)
     start = time.monotonic()
     with interruptible(report):
         while report.steps < steps and report.failure is None:
-            setup = engines[report.sequences % len(engines)]
+            # In its second half a campaign turns to what it has not seen yet, and where that can be.
+            wanted = frozenset(report.uncovered if report.steps >= steps // 2 else ())
+            able = [n for n, rows in enumerate(possible) if rows & wanted] or list(range(len(engines)))
+            turn = min(able, key=lambda n: turns[n])
+            turns[turn] += 1
+            setup = engines[turn]
             of = seed * 1_000_003 + report.sequences
-            episode = Episode(setup, make, make_worker, of, device, known=known)
+            episode = Episode(setup, make, make_worker, of, device, known=known, wanted=wanted, lacks=lacks)
             failure = episode.run(min(EPISODE, steps - report.steps), PATIENCE)
             report.steps += episode.steps
             report.calls += len(episode.told)
@@ -87,7 +107,7 @@ def campaign(
             progress(report)
             if failure is not None:
                 report.failure = failure
-                report.failure = _small(failure, make, make_worker, of, device, known)
+                report.failure = _small(failure, make, make_worker, of, device, known, lacks)
     report.seconds = time.monotonic() - start
     return report
 
@@ -99,16 +119,17 @@ def _small(
     seed: int,
     device: str,
     known: Counter[str] | None,
+    lacks: frozenset[str] | None,
 ) -> ScheduleFailure:
     """The failure, made small; what is counted meanwhile is forgotten."""
     so_far = Counter(known)
 
     def draw(steps: int, number: int) -> ScheduleFailure | None:
         seed_of_it = seed + (number << 40)
-        episode = Episode(failure.setup, make, make_worker, seed_of_it, device, known=known)
+        episode = Episode(failure.setup, make, make_worker, seed_of_it, device, known=known, lacks=lacks)
         return episode.run(steps, STUCK if failure.never_finishes else None)
 
-    attempt = again(make, make_worker, device, known)
+    attempt = again(make, make_worker, device, known, lacks)
     try:
         return shrink(failure, attempt, draw, SHRINK_SECONDS)
     finally:
@@ -118,14 +139,18 @@ def _small(
 
 
 def again(
-    make: Make, make_worker: MakeWorker = Worker, device: str = "cpu", known: Counter[str] | None = None
+    make: Make,
+    make_worker: MakeWorker = Worker,
+    device: str = "cpu",
+    known: Counter[str] | None = None,
+    lacks: frozenset[str] | None = None,
 ) -> Try:
     """Lets events happen on a fresh engine; on one that cannot be had, nothing fails."""
 
     def attempt(setup: Setup, events: Events) -> ScheduleFailure | None:
         try:
-            episode = Episode(setup, make, make_worker, device=device, known=known)
-        except ValueError:
+            episode = Episode(setup, make, make_worker, device=device, known=known, lacks=lacks)
+        except (ValueError, UserError):
             return None
         return episode.play(events)
 

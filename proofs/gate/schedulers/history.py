@@ -67,5 +67,5 @@ def _now(episode: Episode, request: int) -> str:
     if status not in _NOW:
         return "it has ended"
     tokens = f"{s.computed(request)} of {counted(s.num_tokens(request), 'token')} computed"
-    table = episode.told[-1].told.state.tables.get(request, ()) if episode.told else ()
-    return f"it is {_NOW[status]}, {tokens}, {s.in_flight(request)} in flight, blocks {block_names(table)}"
+    blocks = block_names(episode.follower.blocks(request))
+    return f"it is {_NOW[status]}, {tokens}, {s.in_flight(request)} in flight, blocks {blocks}"

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from slotproof.proofs.gate.schedulers.episode import Episode, Make
 from slotproof.proofs.gate.schedulers.failure import ScheduleFailure
 from slotproof.proofs.gate.schedulers.gate import torch_scheduler
+from slotproof.proofs.gate.schedulers.own import load
 from slotproof.proofs.gate.schedulers.vllm import need_vllm, vllm_scheduler
 from slotproof.proofs.output.errors import UserError
 from slotproof.proofs.traces.script import Script
@@ -26,19 +27,23 @@ def play_again(script: Script, scheduler: str, device: str = "cpu") -> Again:
 
     Args:
         script: What happens.
-        scheduler: To whom: `torch-scheduler` or `vllm-scheduler`.
+        scheduler: To whom: `torch-scheduler`, `vllm-scheduler` or `MODULE:FACTORY`.
         device: Where the KV cache lives, "cpu" or "cuda".
 
     Raises:
         UserError: there is no such scheduler here, or it cannot have such an engine.
     """
-    known = Counter[str]() if scheduler == "vllm-scheduler" else None
+    known: Counter[str] | None = None
+    lacks: frozenset[str] | None = None
     make: Make = torch_scheduler
-    if known is not None:
+    if scheduler == "vllm-scheduler":
         need_vllm()
+        known = Counter()
         make = partial(vllm_scheduler, known)
+    elif scheduler != "torch-scheduler":
+        _, make, lacks, _ = load(scheduler)
     try:
-        episode = Episode(script.setup, make, device=device, known=known)
+        episode = Episode(script.setup, make, device=device, known=known, lacks=lacks)
     except ValueError as error:
-        raise UserError(f"--impl {scheduler}: it cannot have the trace's engine: {error}") from None
+        raise UserError(f"{scheduler}: it cannot have the trace's engine: {error}") from None
     return Again(episode, episode.play(script.events))

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from slotproof.impl.scheduler.scheduler_output import SchedulerOutput
+from slotproof.proofs.gate.schedulers.by_steps import BySteps
 from slotproof.proofs.output.text import call_line, result_line
 from slotproof.proofs.output.words import counted
 from slotproof.proofs.traces.script import Abort, Add, Answer, Arrive, Drain, Event, Reset, Step
@@ -18,13 +19,15 @@ if TYPE_CHECKING:
 def lines(episode: Episode, failure: ScheduleFailure | None) -> Iterator[str]:
     """Event by event; the call that the contract forbids, if there is one, comes last."""
     number, calls = 0, list(episode.told)
+    shows_calls = not isinstance(episode.follower, BySteps)
     for index, event in enumerate(episode.script):
         yield _event_line(event, episode.outputs.get(index))
         while number < len(calls) and calls[number].event == index:
             told = calls[number].told
             number += 1
             answer = result_line(told.call, told.result)
-            yield f"{number:6}. {call_line(told.call)} -> {answer} (free {len(told.state.free_queue)})"
+            free = f" (free {len(told.state.free_queue)})" * shows_calls
+            yield f"{number:6}. {call_line(told.call)} -> {answer}{free}"
     if failure is not None and failure.refused is not None:
         yield f"{number + 1:6}. {call_line(failure.refused)}"
 

@@ -68,9 +68,9 @@ def vllm_campaign(
         engines=vllm_setups(seed) if engines is None else engines,
         known=known,
         progress=progress,
+        asked=Asked(scheduler="vllm-scheduler", installed=f"vLLM {VERSION}"),
     )
     report.known, report.known_is_accepted = known, accept_known
-    report.asked = Asked(scheduler="vllm-scheduler", installed=f"vLLM {VERSION}")
     return report
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Protocol
 
@@ -19,8 +20,31 @@ LIVE_REQUESTS = 10
 """Requests alive at once, at most."""
 MAX_DRAFTS = 3
 MAX_STEPS_IN_FLIGHT = 3
+_DRAFTS = [(drafts, accepted) for drafts in range(1, MAX_DRAFTS + 1) for accepted in range(drafts + 1)]
 _TAGS = [(0, 0)] * 8 + [(1, 0), (0, 1), (0, 2), (1, 1)]
 """Cache salt and LoRA; mostly none. Both LoRAs have one name (vllm#30931)."""
+
+
+def fit(setup: Setup, lacks: Collection[str]) -> Setup:
+    """The engine, for a scheduler without connectors, of one attention group, that lacks something."""
+    config, scheduler = structs.replace(setup.config, groups=()), setup.scheduler
+    if "sliding_window" in lacks:
+        config = structs.replace(config, sliding_window=None)
+    if "prefix_caching" in lacks:
+        config = structs.replace(config, enable_caching=False)
+    if "priority" in lacks:
+        scheduler = structs.replace(scheduler, policy=SchedulingPolicy.FCFS)
+    if "chunked_prefill" in lacks:
+        most = max(scheduler.max_num_scheduled_tokens, config.max_model_len)
+        scheduler = structs.replace(scheduler, max_num_scheduled_tokens=most, long_prefill_token_threshold=0)
+    if "drafts" in lacks:
+        scheduler = structs.replace(scheduler, num_spec_tokens=0)
+    if "drafts" in lacks or "lookahead" in lacks:
+        scheduler = structs.replace(scheduler, num_lookahead_tokens=0)
+    steps = setup.steps_in_flight
+    if "steps_in_flight" in lacks:
+        scheduler, steps = structs.replace(scheduler, async_scheduling=False), 1
+    return Setup(config, scheduler, steps)
 
 
 class Situation(Protocol):
@@ -107,7 +131,7 @@ def _setup(random: Random, index: int, unpublish: bool) -> Setup:
         block_size=block_size,
         max_model_len=max(4, random.randint(pool // 4, pool)),
         sliding_window=random.randint(2, 3 * block_size + 1) if index & 2 else None,
-        enable_caching=random.random() < 0.9,
+        enable_caching=index % 10 != 7,
         watermark_blocks=random.choice((0, 0, 1, 2)),
         max_in_flight_tokens=random.choice((1 << 30, in_flight * budget)),
     )
@@ -125,20 +149,76 @@ def _setup(random: Random, index: int, unpublish: bool) -> Setup:
     return Setup(config, scheduler, in_flight, has_connector=bool(index & 16) or random.random() < 0.3)
 
 
+@dataclass(frozen=True)
+class Mood:
+    """How often things happen: once in so many times."""
+
+    aborts: float = 10.0
+    aborts_of_arrived: float = 8.0
+    """Of a request whose load has just arrived."""
+    resets: float = 40.0
+    arrivals: float = 4.0
+    """Of a load that is under way."""
+    loads: float = 2.0
+    """When the connector is asked."""
+    delays: float = 2.0
+    """Of a load: it is asynchronous."""
+    same_lora_name: float = 2.0
+    """After a request with a LoRA, one with the other LoRA of its name."""
+    skips: float = 12.0
+    """A request that is not looked up."""
+    latest_first: float = 2.0
+    """A workload in which those that run first are preempted first, often when the step has them already."""
+
+
+_STEERED: dict[str, dict[str, float]] = {
+    "aborted": {"aborts": 3},
+    "aborted: loading": {"loads": 1.2, "delays": 1.2},
+    "aborted: loaded": {"aborts_of_arrived": 1.5, "loads": 1.2, "delays": 1.2},
+    "answer": {"aborts": 3, "resets": 10},
+    "cache: a LoRA": {"same_lora_name": 1},
+    "cache: a lookup is skipped": {"skips": 3},
+    "external": {"loads": 1.2},
+    "load": {"loads": 1.2},
+    "load: two": {"delays": 1.2, "arrivals": 10},
+    "load: arrives for": {"aborts": 3, "delays": 1.2, "arrivals": 8},
+    "preempted": {"latest_first": 1},
+    "refused: stage 2, by reserved": {"loads": 1.1, "delays": 1.1, "arrivals": 8},
+    "reset": {"resets": 8},
+}
+"""By the beginning of a row's name, what makes it likelier."""
+
+
+def steered(rows: Collection[str]) -> Mood:
+    """The mood in which these rows of coverage are likely; the usual one for none."""
+    changes: dict[str, float] = {}
+    for beginning, rates in _STEERED.items():
+        if any(row.startswith(beginning) for row in rows):
+            changes |= rates
+    return replace(Mood(), **changes)
+
+
 class Workload:
     """Draws what happens next.
 
     Args:
         setup: The engine.
         random: Where all draws come from.
+        wanted: Rows of coverage to make likely.
+        lacks: What the scheduler cannot do, and is not asked (`impl/scheduler/protocol.py`).
     """
 
-    def __init__(self, setup: Setup, random: Random) -> None:
+    def __init__(
+        self, setup: Setup, random: Random, wanted: Collection[str] = (), lacks: Collection[str] = ()
+    ) -> None:
         self._random = random
         self._setup = setup
+        self._mood = steered(wanted)
+        self._lacks = lacks
+        self._plain = [name for name in lacks if name in Arrival.__struct_fields__]
+        self._wanted_drafts = [d for d in _DRAFTS if f"drafts: {d[1]} of {d[0]} accepted" in wanted]
         self._earlier: list[Arrival] = []
-        # Then those that run first are preempted first, often when the step has them already.
-        self._latest_first = self._one_in(2)
+        self._latest_first = self._one_in(self._mood.latest_first)
 
     def events(self, now: Situation, steps: int, patience: int | None) -> Iterator[Event]:
         """So many steps with all that may happen, and, unless `patience` is None, at most so many more until
@@ -157,26 +237,33 @@ class Workload:
         """From 0 to `most`."""
         return self._random.randint(0, most)
 
+    def accepted(self, most: int) -> int:
+        """How many of `most` drafts turn out right: what is wanted, if it is."""
+        wanted = [accepted for drafts, accepted in self._wanted_drafts if drafts == most]
+        return self._random.choice(wanted) if wanted else self.number(most)
+
     def match(self, most: int) -> Match:
         """What a connector has, of `most` tokens."""
-        if most < 1 or self._one_in(2):
+        if most < 1 or not self._one_in(self._mood.loads):
             return Match()
-        return Match(self._random.randint(1, most), is_async=self._one_in(2))
+        return Match(self._random.randint(1, most), is_async=self._one_in(self._mood.delays))
 
     def _arrivals(self, now: Situation) -> Iterator[Event]:
         """Loads arrive."""
-        arrived = tuple(request for request in now.loading if self._one_in(4))
+        arrived = tuple(request for request in now.loading if self._one_in(self._mood.arrivals))
         if arrived:
             yield Arrive(arrived)
+            if self._one_in(self._mood.aborts_of_arrived):
+                yield Abort(arrived[0])
 
     def _disturbances(self, now: Situation) -> Iterator[Event]:
         """Requests come and are aborted, the prefix cache is reset."""
         while len(now.alive) < LIVE_REQUESTS and self._one_in(2.5):
             yield Add(self._arrival())
-        if now.alive and self._one_in(10):
+        if now.alive and self._one_in(self._mood.aborts):
             yield Abort(self._victim(now.doing))
-        if self._one_in(40):
-            yield Reset(self._one_in(2))
+        if self._one_in(self._mood.resets) and "reset_prefix_cache" not in self._lacks:
+            yield Reset(self._one_in(2) and "preemption" not in self._lacks)
 
     def _step(self, now: Situation) -> Iterator[Event]:
         """A step, and the answers of some that are in flight."""
@@ -197,7 +284,7 @@ class Workload:
         stream = ((earlier.tokens if earlier else ()) + (1,) * length)[:length]
         tail = random.randint(0, length) if self._one_in(2) else 0
         salt, lora = random.choice(_TAGS)
-        if earlier and earlier.lora and self._one_in(2):
+        if earlier and earlier.lora and self._one_in(self._mood.same_lora_name):
             salt, lora = earlier.salt, 3 - earlier.lora  # the other LoRA of the same name
         arrival = Arrival(
             request=len(self._earlier),
@@ -206,8 +293,9 @@ class Workload:
             salt=salt,
             lora=lora,
             priority=-1 - len(self._earlier) if self._latest_first else random.randrange(4),
-            skip_reading_prefix_cache=self._one_in(12),
+            skip_reading_prefix_cache=self._one_in(self._mood.skips),
         )
+        arrival = structs.replace(arrival, **dict.fromkeys(self._plain, 0))
         self._earlier.append(arrival)
         return arrival
 
