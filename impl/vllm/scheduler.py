@@ -179,10 +179,14 @@ class VllmScheduler:
         ]
 
     def _new(self, output: Any) -> list[ScheduledRequest]:
-        return [
-            self._scheduled(output, new.req_id, new.num_computed_tokens, new.block_ids, new.prompt_token_ids)
-            for new in output.scheduled_new_reqs
-        ]
+        """Requests that the worker does not know. For Model Runner V2 those that were preempted are new, too,
+        and all tokens are told beside the prompt."""
+        found = []
+        for new in output.scheduled_new_reqs:
+            known = getattr(new, "prefill_token_ids", None)
+            tokens = new.prompt_token_ids if known is None else known
+            found.append(self._scheduled(output, new.req_id, new.num_computed_tokens, new.block_ids, tokens))
+        return found
 
     def _scheduled(
         self, output: Any, name: str, num_computed_tokens: int, blocks: Any, tokens: list[int] | None
