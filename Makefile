@@ -21,6 +21,7 @@ help: ## this list
 check: $(READY) ## prove every statement, follow our allocate_slots through every path, then gate it
 	$(VENV)/bin/slotproof prove
 	$(VENV)/bin/slotproof conform --impl torch --case "full, no caching"
+	$(VENV)/bin/slotproof conform --impl torch --pool 1
 	$(VENV)/bin/slotproof gate --impl torch --calls 4000 --seed 1
 
 sceptic: $(READY) ## every obligation by a second solver, and by Z3 with many seeds (SEEDS=20)
@@ -43,6 +44,7 @@ test-sample: $(READY) ## run a few of the slow tests
 
 gate-vllm: $(VLLM_READY) ## gate real vLLM 0.32.0 (its own environment, about 4 GB) and run its tests
 	$(VLLM_VENV)/bin/slotproof conform --impl vllm --case "full, no caching"
+	$(VLLM_VENV)/bin/slotproof conform --impl vllm --pool 2
 	$(VLLM_VENV)/bin/slotproof gate --impl vllm --calls 20000 --seed 1
 	$(VLLM_VENV)/bin/slotproof gate --impl vllm-scheduler --steps 5000 --seed 1 --known
 	$(VLLM_VENV)/bin/pytest -m vllm

@@ -14,9 +14,9 @@ from typing import Any
 import z3
 
 from slotproof.proofs.conform.elements import Run, pieces
+from slotproof.proofs.conform.ends import Branches, Unsupported
 from slotproof.proofs.conform.loops import Loop
 from slotproof.proofs.conform.numbers import Number, Truth, is_symbolic, number
-from slotproof.proofs.conform.paths import Branches
 from slotproof.proofs.conform.sequences import Items, Range, Total
 
 _MISSING: Any = object()
@@ -151,7 +151,12 @@ class _List:
         return made if made.kind is not None else kept
 
 
+def _print(*_: Any, **__: Any) -> None:
+    raise Unsupported("it leads out of the program: print")
+
+
 REPLACED = {
+    "print": _print,
     "len": _len,
     "min": _min,
     "max": _max,

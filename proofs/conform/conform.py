@@ -7,18 +7,21 @@ not shown is `differs` only once a story has shown it on the real object and on 
 from __future__ import annotations
 
 import time
+import traceback
 from dataclasses import dataclass
 
 from slotproof.model.language.rules import Rules
 from slotproof.model.running import Running
 from slotproof.proofs.campaign.kinds import SLIDING_WINDOW
 from slotproof.proofs.conform.builtins import installed
+from slotproof.proofs.conform.ends import HERE, Exhausted, Unsupported
 from slotproof.proofs.conform.follower import Differs, Follower
-from slotproof.proofs.conform.paths import Budget, Exhausted, Exploration, Path, Unsupported
+from slotproof.proofs.conform.paths import Budget, Exploration, Path
 from slotproof.proofs.conform.situation import Case, Situation
 from slotproof.proofs.conform.story import disagreement, story
 from slotproof.proofs.conform.targets.target import Target
 from slotproof.proofs.conform.values import values
+from slotproof.proofs.conform.watch import kept_inside
 from slotproof.proofs.gate.trial import Failure
 
 TRIES = 20
@@ -39,6 +42,8 @@ class Finding:
     """What differs, or what was not followed and where."""
     failure: Failure | None = None
     """The story of a difference."""
+    assumed: tuple[str, ...] = ()
+    """What is assumed of the case, by name."""
 
 
 def conform_case(
@@ -66,9 +71,15 @@ def conform_case(
         verdict, what = UNSUPPORTED, f"{unsupported.where}: {unsupported.what}"
     except Exhausted as exhausted:
         verdict, what = UNKNOWN, f"{exhausted.where}: after {exhausted.what}"
-    if verdict == CONFORMS and not (followed.compared and is_possible(case)):
+    if verdict == CONFORMS and not followed.compared:
         verdict, what = UNKNOWN, "no path was compared"
-    return Finding(case, verdict, followed.compared, time.process_time() - start, what, failure)
+    if verdict == CONFORMS and not getattr(target, "is_possible", is_possible)(case):
+        verdict, what = UNKNOWN, "what is assumed was not shown to be possible"
+    assumed = (
+        *situation.given,
+        *(f"{name} is {value}" for name, value in getattr(target, "given", {}).items()),
+    )
+    return Finding(case, verdict, followed.compared, time.process_time() - start, what, failure, assumed)
 
 
 class _Followed:
@@ -85,17 +96,28 @@ class _Followed:
         """Follow one path."""
         self.disagreed, follower = None, Follower(self._situation, path)
         try:
-            with installed(self._target.modules):
+            with installed(self._target.modules), kept_inside():
                 try:
                     self._target.run(self._situation, path, follower)
+                except RecursionError:
+                    raise Unsupported("recursion", self._target.name) from None
                 except Exception as error:
+                    if isinstance(error, TypeError | AttributeError) and _is_ours(error):
+                        raise Unsupported(str(error), self._target.name) from None
                     follower.agree(f"it raises {type(error).__name__}", False)
+            follower.settle()
         except Differs as difference:
             path.goes_on()
             if not path.is_trial:
                 self.disagreed = follower, difference
         if not path.is_trial:
             self.compared += 1
+
+
+def _is_ours(error: Exception) -> bool:
+    """It was raised by what stands for the code's values, or where the code is called."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return frame.f_code.co_filename.startswith(str(HERE))
 
 
 def _told(target: Target, follower: Follower, disagreed: Differs) -> Failure | None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from slotproof.proofs.conform.ends import Unsupported
 from slotproof.proofs.conform.numbers import Number, Truth, number
-from slotproof.proofs.conform.paths import Unsupported
 
 
 def element_term(value: Any) -> Any:

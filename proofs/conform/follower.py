@@ -6,15 +6,14 @@ hash the same blocks under the same keys, in this order. So the pool is in the m
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import z3
 
 from slotproof.model.language.keys import block_key
+from slotproof.proofs.conform.ends import Unsupported
 from slotproof.proofs.conform.numbers import Number
-from slotproof.proofs.conform.paths import Path, Unsupported
+from slotproof.proofs.conform.paths import Path
 from slotproof.proofs.conform.sequences import Items
 from slotproof.proofs.conform.situation import Situation
 from slotproof.proofs.prove.claims import as_term
@@ -38,7 +37,7 @@ class Follower:
         answer, r = situation.answer(path), situation.request
         self.answer = answer
         self.state = situation.before
-        self._gathered: list[tuple[str, Any]] | None = None
+        self._claims: list[tuple[str, z3.BoolRef]] = []
         self._has_released = self._has_touched = self._has_published = False
         self._taken: Any = z3.IntVal(0)
         self._touches = 0
@@ -48,24 +47,28 @@ class Follower:
         self._gives_back = answer.released.first(r) - situation.before.first(r)
 
     def agree(self, what: str, *claims: Any) -> None:
-        """Raises Differs unless the claims are shown."""
-        self.path.goes_on()
-        for claim in claims:
-            if self._gathered is not None:
-                self._gathered.append((what, as_term(claim)))
-            elif not self.path.entails(claim):
-                raise Differs(what, as_term(claim))
+        """The claims are to be shown, here or by `settle`.
 
-    @contextmanager
-    def _together(self) -> Iterator[None]:
-        """What is to agree is shown at once, and one by one only if that fails."""
-        gathered: list[tuple[str, Any]] = []
-        self._gathered = gathered
-        yield
-        self._gathered = None
-        if not self.path.entails(z3.And([claim for _, claim in gathered])):
-            for what, claim in gathered:
-                self.agree(what, claim)
+        Raises:
+            Differs: one is not.
+        """
+        self.path.goes_on()
+        terms = [z3.simplify(as_term(claim)) for claim in claims]
+        self._claims += [(what, term) for term in terms if not z3.is_true(term)]
+        if any(z3.is_false(term) for term in terms):
+            self.settle()
+
+    def settle(self) -> None:
+        """Show what was claimed: all at once, and one by one only if that fails.
+
+        Raises:
+            Differs: a claim is not shown.
+        """
+        claims, self._claims = self._claims, []
+        if not self.path.settle(*(claim for _, claim in claims)):
+            for what, claim in claims:
+                if not self.path.entails(claim):
+                    raise Differs(what, claim)
 
     def alike(self, what: str, length: Any, expected: Any, at: Any, expected_at: Any) -> None:
         """Two lists are the same."""
@@ -157,48 +160,46 @@ class Follower:
 
     def refused(self, table: Items) -> None:
         """The answer is no."""
-        with self._together():
-            answer, r = self.answer, self.situation.request
-            self.agree("a call is refused", not answer.granted)
-            self._is_released()
-            self.alike(
-                "a refusal changes the table",
-                table.length,
-                answer.released.length(r),
-                table.at,
-                lambda x: answer.released.table(r, x),
-            )
+        answer, r = self.answer, self.situation.request
+        self.agree("a call is refused", not answer.granted)
+        self._is_released()
+        self.alike(
+            "a refusal changes the table",
+            table.length,
+            answer.released.length(r),
+            table.at,
+            lambda x: answer.released.table(r, x),
+        )
 
     def granted(self, table: Items, num_cached: Any, to_zero: Items, new: Items) -> None:
         """The answer is yes: the request's table, its entries that need no hash any more, the blocks to be
         zeroed, and the new ones that are returned."""
-        with self._together():
-            answer, r = self.answer, self.situation.request
-            self.agree("a call is granted", answer.granted)
-            self._is_committed()
-            t = answer.state
-            if not self._has_published:
-                hashed = z3.And(t.num_cached(r) > answer.committed.num_cached(r), self.situation.looks_back)
-                self.agree("no blocks are hashed", z3.Not(hashed))
-            self.alike("the table differs", table.length, t.length(r), table.at, lambda x: t.table(r, x))
-            self.agree(
-                "hashed entries are counted otherwise",
-                z3.Implies(self.situation.looks_back, num_cached == t.num_cached(r)),
-            )
-            self.alike(
-                "other blocks are to be zeroed",
-                to_zero.length,
-                t.num_to_zero(0),
-                to_zero.at,
-                lambda j: t.to_zero(0, j),
-            )
-            self.alike(
-                "other blocks are returned",
-                new.length,
-                answer.new_high(0) - answer.new_low(0),
-                new.at,
-                lambda x: t.table(r, answer.new_low(0) + x),
-            )
+        answer, r = self.answer, self.situation.request
+        self.agree("a call is granted", answer.granted)
+        self._is_committed()
+        t = answer.state
+        if not self._has_published:
+            hashed = z3.And(t.num_cached(r) > answer.committed.num_cached(r), self.situation.looks_back)
+            self.agree("no blocks are hashed", z3.Not(hashed))
+        self.alike("the table differs", table.length, t.length(r), table.at, lambda x: t.table(r, x))
+        self.agree(
+            "hashed entries are counted otherwise",
+            z3.Implies(self.situation.looks_back, num_cached == t.num_cached(r)),
+        )
+        self.alike(
+            "other blocks are to be zeroed",
+            to_zero.length,
+            t.num_to_zero(0),
+            to_zero.at,
+            lambda j: t.to_zero(0, j),
+        )
+        self.alike(
+            "other blocks are returned",
+            new.length,
+            answer.new_high(0) - answer.new_low(0),
+            new.at,
+            lambda x: t.table(r, answer.new_low(0) + x),
+        )
 
     def _is_nothing(self, count: z3.ArithRef) -> bool:
         self.path.goes_on()

@@ -28,8 +28,9 @@ from typing import Any
 import z3
 
 from slotproof.proofs.conform.elements import Run, element_kind, element_term
+from slotproof.proofs.conform.ends import EndOfPath, Unsupported
 from slotproof.proofs.conform.liveness import accumulates, carried
-from slotproof.proofs.conform.paths import EndOfPath, Path, Unsupported
+from slotproof.proofs.conform.paths import Path
 from slotproof.proofs.prove.symbols import count_is_bounded
 
 NONE, TRIAL, ONE, ALL = range(4)

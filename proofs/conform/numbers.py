@@ -6,7 +6,8 @@ from typing import Any
 
 import z3
 
-from slotproof.proofs.conform.paths import Path, Unsupported
+from slotproof.proofs.conform.ends import Unsupported
+from slotproof.proofs.conform.paths import Path
 from slotproof.proofs.prove import arithmetic
 from slotproof.proofs.prove.claims import as_term
 

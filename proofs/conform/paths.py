@@ -1,24 +1,28 @@
 """Paths: a function is run again and again, until every way through it has been taken.
 
 A run asks `Path.decide` where the code branches on a Z3 term. The solver says which sides are possible; one
-is taken, the other noted, and a later run takes the same decisions up to there (depth first, by replay).
+is taken, the other noted, and a later run takes the same decisions up to there (depth first, by replay). The
+solver keeps what both know, and is asked nothing twice: it has a scope for each such place.
+
+Where a line of code had one way to go before, a run *guesses* that it has one again. What is guessed, and
+what the run claims, is shown at its end, together; where a guess is not, the other sides are noted as well.
 """
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from pathlib import Path as File
 from typing import Any
 
 import z3
 
+from slotproof.proofs.conform.ends import Branches, EndOfPath, Exhausted, Unsupported, code_line
+from slotproof.proofs.conform.solver import Solver
+from slotproof.proofs.conform.watch import alarm, is_recursive
 from slotproof.proofs.prove.claims import as_term
 
-HERE = File(__file__).parent
 QUICK, THOROUGH = 200_000, 10_000_000
 """Z3's resource limits: for which sides of a branch are possible, and for what is to be shown."""
 
@@ -34,38 +38,31 @@ class Budget:
     """Of computing time."""
 
 
-class Unsupported(BaseException):
-    """The code did what we cannot follow. No `Exception`, so that the code under test does not catch it."""
+@dataclass(frozen=True)
+class Branch:
+    """Where a run goes on that has not been made yet."""
 
-    def __init__(self, what: str, where: str = "") -> None:
-        super().__init__(what)
-        self.what = what
-        self.where = where or code_line()
-
-
-class Branches(BaseException):
-    """A function that should not branches on a term."""
-
-
-class EndOfPath(BaseException):
-    """The run has shown what it was for."""
+    decisions: tuple[int, ...]
+    answers: tuple[bool, ...]
+    """What the solver has said until the last of these decisions."""
+    scopes: int
+    """The solver's scopes until then."""
+    guard: z3.BoolRef
+    """That what was guessed until then is so."""
 
 
-class Exhausted(BaseException):
-    """A budget is used up (`what`), at `where`."""
+@dataclass(frozen=True)
+class Guess:
+    """A decision that was not looked into."""
 
-    def __init__(self, what: str) -> None:
-        super().__init__(what)
-        self.what = what
-        self.where = code_line()
-
-
-def code_line() -> str:
-    """`file:line` of the code under test that runs now: the innermost frame that is not of this folder."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and File(frame.f_code.co_filename).parent == HERE:
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    site: str
+    option: z3.BoolRef
+    guard: z3.BoolRef
+    """That this and all guesses before it are so."""
+    others: tuple[Branch, ...]
+    """The other sides."""
+    place: int
+    """Where they belong among what is pending."""
 
 
 @dataclass
@@ -78,6 +75,8 @@ class Exploration:
     """What one iteration of a loop does, by the decisions that lead to it (`loops.py`)."""
     likely: dict[str, int] = field(default_factory=dict)
     """The one option that was possible, by the line of code: it is likely to be so again."""
+    misled: set[str] = field(default_factory=set)
+    """Lines of code that are guessed at no more."""
 
     def runs(self, run: Callable[[Path], None]) -> Iterator[Path]:
         """Every path, after `run` has followed it to its end.
@@ -86,33 +85,28 @@ class Exploration:
             Unsupported: as `run` raises it.
             Exhausted: a budget is used up.
         """
-        solver = _solver()
+        solver = Solver()
         solver.add(*self.assumptions)
         deadline = time.process_time() + self.budget.seconds
-        pending: list[tuple[int, ...]] = [()]
+        pending = [Branch((), (), 0, z3.BoolVal(True))]
         done = 0
         while pending:
             if done >= self.budget.paths:
                 raise Exhausted(f"{done} paths")
             done += 1
-            solver.push()
-            path = Path(self, solver, pending.pop(), pending, deadline)
-            try:
-                with path:
-                    run(path)
-            except EndOfPath:
-                pass
-            finally:
-                solver.pop()
+            branch = pending.pop()
+            solver.pop(solver.num_scopes() - branch.scopes)
+            path = Path(self, solver, branch, pending)
+            with path, alarm(deadline, self.budget.seconds):
+                try:
+                    with suppress(EndOfPath):
+                        run(path)
+                except Unsupported:
+                    path.settle()
+                    if not path.entails(z3.BoolVal(False)):  # a guess may have led to where nothing leads
+                        raise
+                path.settle()
             yield path
-
-
-def _solver() -> z3.Solver:
-    solver = z3.SimpleSolver()
-    solver.set("auto_config", False)
-    solver.set("smt.mbqi", False)
-    solver.set("timeout", 20_000)
-    return solver
 
 
 class Path:
@@ -123,10 +117,9 @@ class Path:
     def __init__(
         self,
         exploration: Exploration,
-        solver: z3.Solver,
-        replay: tuple[int, ...],
-        pending: list[tuple[int, ...]],
-        deadline: float,
+        solver: Solver,
+        branch: Branch,
+        pending: list[Branch],
     ) -> None:
         self.exploration = exploration
         self.solver = solver
@@ -147,9 +140,11 @@ class Path:
         self._is_unbranched = False
         self._decided: dict[z3.BoolRef, bool] = {}
         self._names: dict[z3.ArithRef, z3.ArithRef] = {}
-        self._replay = replay
+        self._branch = branch
+        self._guard = branch.guard
+        self._guesses: list[Guess] = []
+        self._answers: list[bool] = []
         self._pending = pending
-        self._deadline = deadline
         self.fresh = 0
 
     def __enter__(self) -> Path:
@@ -176,7 +171,16 @@ class Path:
             term = as_term(fact)
             if term not in self.facts:
                 self.facts[term] = None
-                self.solver.add(term)
+                if not self._is_replay:
+                    self._add(term)
+
+    @property
+    def _is_replay(self) -> bool:
+        """Another run has been here: the solver knows what is assumed, and has answered what it is asked."""
+        return len(self.decisions) < len(self._branch.decisions)
+
+    def _add(self, term: z3.BoolRef) -> None:
+        self.solver.add(term if z3.is_true(self._guard) else z3.Implies(self._guard, term))
 
     def decide(self, condition: Any) -> bool:
         """Which way the code goes on a condition."""
@@ -204,22 +208,76 @@ class Path:
         self.goes_on()
         if self._is_unbranched:
             raise Branches
-        depth = len(self.decisions)
+        return self._decide(options, self._possible)
+
+    def _decide(self, options: Sequence[z3.BoolRef], ask: Callable[[Sequence[z3.BoolRef]], list[int]]) -> int:
+        """The next decision: as in an earlier run, or guessed, or the first that the solver leaves."""
+        depth, until = len(self.decisions), self._branch.decisions
         if depth >= self.exploration.budget.decisions:
+            if is_recursive():
+                raise Unsupported("recursion")
             raise Exhausted(f"{depth} decisions on one path")
-        if time.process_time() > self._deadline:
-            raise Exhausted(f"{self.exploration.budget.seconds:g} seconds")
-        if depth < len(self._replay):
-            taken = self._replay[depth]
+        before, answers, scopes = tuple(self.decisions), tuple(self._answers), self.solver.num_scopes()
+
+        def branches(others: Iterable[int]) -> tuple[Branch, ...]:
+            return tuple(Branch((*before, n), answers, scopes, self._guard) for n in others)
+
+        site, others = code_line(), list[int]()
+        guessed = None
+        if depth < len(until):
+            taken = until[depth]
         else:
-            possible = self._possible(options)
-            prefix = tuple(self.decisions)
-            self._pending.extend((*prefix, n) for n in reversed(possible[1:]))
-            taken = possible[0]
+            guessed = self._guessed(site, options)
+            if guessed is None:
+                taken, *others = ask(options)
+                self._pending.extend(reversed(branches(others)))
+                if not others:
+                    self.exploration.likely[site] = taken
+            else:
+                taken = guessed
         self.decisions.append(taken)
         self.conditions.append(options[taken])
-        self.solver.add(options[taken])
+        if guessed is not None:
+            elsewhere = branches(n for n in range(len(options)) if n != taken)
+            self._guess(site, options[taken], elsewhere)
+        elif depth >= len(until) - 1:
+            if others or depth < len(until):
+                self.solver.push()
+            self._add(options[taken])
         return taken
+
+    def _guessed(self, site: str, options: Sequence[z3.BoolRef]) -> int | None:
+        exploration = self.exploration
+        likely = exploration.likely.get(site, len(options))
+        if self.iteration is not None or site in exploration.misled or likely >= len(options):
+            return None
+        return None if z3.is_true(options[likely]) else likely
+
+    def _guess(self, site: str, option: z3.BoolRef, others: tuple[Branch, ...]) -> None:
+        self.solver.names += 1
+        guard = z3.Bool(f"guard~{self.solver.names}")
+        self.solver.add(guard == z3.And(self._guard, option))
+        self._guard = guard
+        self._guesses.append(Guess(site, option, guard, others, len(self._pending)))
+
+    def settle(self, *claims: z3.BoolRef) -> bool:
+        """Show what was guessed, and the claims; where a guess is not shown its other sides are noted.
+        Whether the claims are shown."""
+        guesses, self._guesses = self._guesses, []
+        whole = z3.And(self._guard, *claims)
+        if not (guesses or claims) or self.solver.check(z3.Not(whole), THOROUGH) == z3.unsat:
+            return True
+        wrong = []
+        self.solver.push()
+        for guess in guesses:
+            if self.solver.check(z3.Not(guess.guard), THOROUGH) != z3.unsat:
+                wrong.append(guess)
+                self.solver.add(guess.guard)
+        self.solver.pop()
+        for guess in reversed(wrong):
+            self.exploration.misled.add(guess.site)
+            self._pending[guess.place : guess.place] = reversed(guess.others)
+        return not claims or self.entails(z3.And(*claims))
 
     @contextmanager
     def unbranched(self) -> Iterator[None]:
@@ -238,33 +296,36 @@ class Path:
     def entails(self, claim: Any) -> bool:
         """Whether the claim is shown to hold here, for every value."""
         term = z3.simplify(as_term(claim))
-        return bool(z3.is_true(term) or self._check(z3.Not(term), THOROUGH) == z3.unsat)
+        if z3.is_true(term):
+            return True
+        n = len(self._answers)
+        known = self._branch.answers
+        self._answers.append(known[n] if n < len(known) else self._is_impossible(z3.Not(term), THOROUGH))
+        return self._answers[n]
 
     def knows(self, claim: Any) -> bool:
         """Whether the claim is easily shown to hold here; what follows must be right either way."""
         term = z3.simplify(as_term(claim))
-        return bool(z3.is_true(term) or self._check(z3.Not(term), QUICK) == z3.unsat)
+        if z3.is_true(term):
+            return True
+        return (
+            self._decide(
+                (term, z3.BoolVal(True)), lambda _: [0 if self._is_impossible(z3.Not(term), QUICK) else 1]
+            )
+            == 0
+        )
 
     def _possible(self, options: Sequence[z3.BoolRef]) -> list[int]:
         """The options that are not shown to be impossible. A path is possible, so the last one left is."""
-        likely = self.exploration.likely
-        site = code_line()
         left = set(range(len(options)))
-        for n in sorted(left, key=lambda n: n == likely.get(site)):  # what was forced here before comes last
-            if len(left) > 1 and self._check(options[n], QUICK) == z3.unsat:
+        likely = self.exploration.likely.get(code_line())
+        for n in sorted(left, key=lambda n: n == likely):  # what was forced here before comes last
+            if len(left) > 1 and self._is_impossible(options[n], QUICK):
                 left.remove(n)
-        if len(left) == 1:
-            likely[site] = min(left)
         return sorted(left)
 
-    def _check(self, term: z3.BoolRef, limit: int) -> z3.CheckSatResult:
-        self.solver.set("rlimit", limit)
-        self.solver.push()
-        try:
-            self.solver.add(term)
-            return self.solver.check()
-        finally:
-            self.solver.pop()
+    def _is_impossible(self, term: z3.BoolRef, limit: int) -> bool:
+        return bool(self.solver.check(z3.And(self._guard, term), limit) == z3.unsat)
 
 
 def has_choice(term: Any) -> bool:

@@ -12,9 +12,10 @@ from typing import Any
 import z3
 
 from slotproof.proofs.conform.elements import Run, element_kind, element_term, pieces
+from slotproof.proofs.conform.ends import Unsupported
 from slotproof.proofs.conform.loops import Loop, count
 from slotproof.proofs.conform.numbers import Number, number
-from slotproof.proofs.conform.paths import Path, Unsupported
+from slotproof.proofs.conform.paths import Path
 
 At = Callable[[Any], Any]
 """index -> element, as terms."""

@@ -103,8 +103,7 @@ class Situation:
     def assumptions(self) -> list[z3.BoolRef]:
         """All that is known when the code starts."""
         known = [fact for fact in self._read.assumed if not has_quantifier(fact)]
-        lemmas = [claim.assumed() for claim in arithmetic.PROPERTIES]
-        return [*known, *lemmas, *map(as_term, self.given.values())]
+        return [*known, *map(as_term, self.given.values())]
 
     def answer(self, path: Path) -> Answer:
         """What the model does, on this path."""
@@ -125,6 +124,10 @@ class Situation:
             return replace(answer, granted=path.decide(answer.granted))
         finally:
             read.path, read.assumed, read._counts, read.names.made = None, assumed, counts, fresh
+
+    def counts_are_bounded(self) -> list[z3.BoolRef]:
+        """What is known of every count that was asked of the reading."""
+        return [fact for fact in self._read.assumed if not has_quantifier(fact)]
 
     def _counted(self, state: State) -> tuple[Any, Any]:
         """The hits that are idle, and how the model counts them."""

@@ -41,11 +41,12 @@ class ModelAllocator(Adapter):
     def find(self, entry: Entry) -> Hit:
         if not self.config.enable_caching:
             return Hit()
-        hits = get_computed_blocks(self._state(entry), entry.number)
+        hits = get_computed_blocks(self.state_of(entry), entry.number)
         return Hit(hit_blocks(self._running.engine, hits), hits.tokens, hits)
 
-    def allocate(self, entry: Entry, call: Allocate, hit: Hit) -> tuple[int, ...] | None:
-        ask = Ask(
+    def ask(self, call: Allocate, hit: Hit) -> Ask:
+        """A call's question."""
+        return Ask(
             new=call.new,
             hits=hit.own or NO_HITS,
             lookahead=call.lookahead,
@@ -56,20 +57,23 @@ class ModelAllocator(Adapter):
             has_scheduled=call.has_scheduled,
             skip_zeroing=call.skip_zeroing,
         )
-        answer = allocate_slots(self._state(entry), entry.number, ask)
+
+    def allocate(self, entry: Entry, call: Allocate, hit: Hit) -> tuple[int, ...] | None:
+        ask = self.ask(call, hit)
+        answer = allocate_slots(self.state_of(entry), entry.number, ask)
         self._running.take(answer.state)
         if not answer.granted:
             return None
         return new_blocks(answer.state, entry.number, answer)
 
     def publish(self, entry: Entry, num_tokens: int) -> None:
-        self._running.take(cache_blocks(self._state(entry), entry.number, num_tokens))
+        self._running.take(cache_blocks(self.state_of(entry), entry.number, num_tokens))
 
     def release(self, entry: Entry) -> None:
-        self._running.take(remove_skipped_blocks(self._state(entry), entry.number, entry.settled))
+        self._running.take(remove_skipped_blocks(self.state_of(entry), entry.number, entry.settled))
 
     def free(self, entry: Entry) -> None:
-        self._running.take(free(self._state(entry), entry.number))
+        self._running.take(free(self.state_of(entry), entry.number))
 
     def evict(self, blocks: tuple[int, ...]) -> None:
         self._running.take(evict_blocks(self._running.state, frozenset(blocks).__contains__))
@@ -88,7 +92,7 @@ class ModelAllocator(Adapter):
         """The state now."""
         return expected_snapshot(self._running)
 
-    def _state(self, entry: Entry) -> State:
+    def state_of(self, entry: Entry) -> State:
         """The model's state, with the request as the ledger has it now."""
         running, r = self._running, entry.number
         running.read.texts = {**running.read.texts, r: Text(tuple(entry.tokens), entry.salt, entry.lora)}

@@ -10,8 +10,9 @@ import pytest
 import z3
 
 from slotproof.proofs.conform.builtins import installed
+from slotproof.proofs.conform.ends import Exhausted, Unsupported
 from slotproof.proofs.conform.numbers import Number
-from slotproof.proofs.conform.paths import Exhausted, Exploration, Path, Unsupported
+from slotproof.proofs.conform.paths import Exploration, Path
 from slotproof.proofs.conform.sequences import Items
 
 N = z3.Int("n")

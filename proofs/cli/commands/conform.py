@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+from collections.abc import Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -14,8 +16,9 @@ from slotproof.proofs.campaign.kinds import FULL, SLIDING_WINDOW
 from slotproof.proofs.cli import options
 from slotproof.proofs.conform.conform import CONFORMS, DIFFERS, Finding, conform_case
 from slotproof.proofs.conform.paths import Budget
+from slotproof.proofs.conform.pool_conform import METHODS, PoolFinding, conform_method
 from slotproof.proofs.conform.situation import Case
-from slotproof.proofs.conform.targets.named import named_target
+from slotproof.proofs.conform.targets.named import named_pool, named_target
 from slotproof.proofs.output.errors import Exit, UserError
 from slotproof.proofs.output.files import STANDARD_OUTPUT, check_writable, write_json
 from slotproof.proofs.output.text import call_line, config_line
@@ -36,6 +39,13 @@ COLOURS = {CONFORMS: "green", DIFFERS: "red"}
     "--kind", type=click.Choice((FULL, SLIDING_WINDOW)), help="One kind of attention. Without it, every kind."
 )
 @click.option("--case", "wanted", metavar="TEXT", help="Only the cases with this text in their names.")
+@click.option(
+    "--pool",
+    "num_blocks",
+    type=click.IntRange(1, 5),
+    metavar="N",
+    help="The methods of the block pool instead, on any contents of pools of up to N blocks.",
+)
 @click.option(
     "--paths", type=click.IntRange(1), default=Budget.paths, show_default=True, help="At most, for a case."
 )
@@ -58,6 +68,7 @@ def conform(
     impl: str,
     kind: str | None,
     wanted: str | None,
+    num_blocks: int | None,
     paths: int,
     seconds: float,
     trace: Path,
@@ -71,11 +82,13 @@ def conform(
     for path in (trace, json_file):
         if path is not None:
             check_writable(path)
+    console = Console(stderr=json_file == STANDARD_OUTPUT, highlight=False, soft_wrap=True)
+    if num_blocks is not None:
+        return _pool(console, impl, num_blocks, seconds, json_file)
     target = named_target(impl)
     cases = [c for c in target.cases if kind in (None, c.kind) and (wanted or "") in str(c)]
     if not cases:
         raise UserError(f"--case {wanted}: no case has this in its name: {'; '.join(map(str, target.cases))}")
-    console = Console(stderr=json_file == STANDARD_OUTPUT, highlight=False, soft_wrap=True)
     follow = partial(_follow, impl, budget=Budget(paths=paths, seconds=seconds))
     findings: list[Finding] = []
     context = multiprocessing.get_context("fork")
@@ -83,13 +96,50 @@ def conform(
         for finding in pool.imap(follow, cases, chunksize=1):
             findings.append(finding)
             _show(console, finding)
+    console.print(f"assumed: {'; '.join(assumed(findings))}", markup=False)
     failures = [finding.failure for finding in findings if finding.failure is not None]
     if failures:
         write_trace(failures[0].trace(), trace)
         console.print(f"the story is in {trace}: slotproof replay {trace} --impl {impl}", markup=False)
     if json_file is not None:
         write_json(json_file, {"impl": impl, "function": target.name, "cases": [_json(f) for f in findings]})
+    return _exit({finding.verdict for finding in findings})
+
+
+def _pool(console: Console, impl: str, num_blocks: int, seconds: float, json_file: Path | None) -> int:
+    target = named_pool(impl)
+    follow = partial(_follow_method, impl, num_blocks=num_blocks, seconds=seconds)
+    findings: list[PoolFinding] = []
+    context = multiprocessing.get_context("fork")
+    with context.Pool(os.cpu_count() or 1, maxtasksperchild=1) as pool:
+        for finding in pool.imap(follow, METHODS, chunksize=1):
+            findings.append(finding)
+            colour = COLOURS.get(finding.verdict, "yellow")
+            console.print(
+                f"[{colour}]{finding.verdict}[/]  {finding.method}: {finding.pools} pools, "
+                f"{finding.paths} paths, {finding.seconds:.1f} s"
+            )
+            if finding.what:
+                console.print(f"    {finding.what}", markup=False)
     verdicts = {finding.verdict for finding in findings}
+    if verdicts == {CONFORMS}:
+        bounds = f", {target.bounds}" if target.bounds else ""
+        console.print(f"proved for pools up to {num_blocks} blocks beside the null block{bounds}")
+    if json_file is not None:
+        methods = [asdict(finding) for finding in findings]
+        write_json(
+            json_file,
+            {"impl": impl, "pool": target.name, "num_blocks": num_blocks, "bounds": target.bounds}
+            | {"methods": methods},
+        )
+    return _exit(verdicts)
+
+
+def _follow_method(impl: str, method: str, num_blocks: int, seconds: float) -> PoolFinding:
+    return conform_method(named_pool(impl), method, num_blocks, seconds)
+
+
+def _exit(verdicts: set[str]) -> Exit:
     if DIFFERS in verdicts:
         return Exit.BAD
     return Exit.GOOD if verdicts == {CONFORMS} else Exit.UNKNOWN
@@ -97,6 +147,22 @@ def conform(
 
 def _follow(impl: str, case: Case, budget: Budget) -> Finding:
     return conform_case(named_target(impl), case, budget=budget)
+
+
+def assumed(findings: Sequence[Finding]) -> list[str]:
+    """What is assumed in all of the cases, told once, and shortly."""
+    names = dict.fromkeys(name for finding in findings for name in finding.assumed)
+    told = []
+    for part in ("contract", "invariant"):
+        of_part = [name for name in names if name.startswith(f"{part}: ")]
+        if of_part:
+            told.append(
+                f"{len(of_part)} parts of the caller's contract"
+                if part == "contract"
+                else f"{len(of_part)} invariants"
+            )
+    alone = [name for name in names if ": " not in name and name not in ("prefix caching", "holds blocks")]
+    return [*told, *alone]
 
 
 def _show(console: Console, finding: Finding) -> None:
@@ -119,4 +185,5 @@ def _json(finding: Finding) -> dict[str, object]:
         "paths": finding.paths,
         "seconds": round(finding.seconds, 2),
         "what": finding.what,
+        "assumed": list(finding.assumed),
     }

@@ -18,9 +18,10 @@ from slotproof.impl.allocator.managers import full_attention, single_type, slidi
 from slotproof.impl.allocator.request import RequestStatus
 from slotproof.impl.protocol import Allocator, Config
 from slotproof.proofs.campaign.kinds import FULL, SLIDING_WINDOW
+from slotproof.proofs.conform.ends import Unsupported
 from slotproof.proofs.conform.follower import Follower
 from slotproof.proofs.conform.numbers import BLOCK_SIZE, Number
-from slotproof.proofs.conform.paths import Path, Unsupported
+from slotproof.proofs.conform.paths import Path
 from slotproof.proofs.conform.sequences import Items
 from slotproof.proofs.conform.situation import Case, Situation
 from slotproof.proofs.conform.targets.target import AnyRequest, Asked

@@ -21,9 +21,10 @@ from slotproof.impl.protocol import Allocator, Config
 from slotproof.impl.vllm.adapter import new_manager, vllm_allocator
 from slotproof.impl.vllm.parts import require_vllm
 from slotproof.proofs.campaign.kinds import FULL, SLIDING_WINDOW
+from slotproof.proofs.conform.ends import Unsupported
 from slotproof.proofs.conform.follower import Follower
 from slotproof.proofs.conform.numbers import BLOCK_SIZE, Number, Truth
-from slotproof.proofs.conform.paths import Path, Unsupported
+from slotproof.proofs.conform.paths import Path
 from slotproof.proofs.conform.sequences import Items
 from slotproof.proofs.conform.situation import Case, Situation
 from slotproof.proofs.conform.targets.target import AnyRequest, Asked
