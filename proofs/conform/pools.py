@@ -211,7 +211,18 @@ def expected(pool: Contents, references: Mapping[int, Any], call: PoolCall) -> S
 def _state(pool: Contents, references: Mapping[int, Any], read: Any) -> State:
     n, free, keys = pool.num_blocks, pool.num_free, pool.keys
     stamps = {block: m for m, block in enumerate((b for one in pool.lists for b in one), 1)}
-    engine = Engine(n + 1, n, one_group(1, None), 1, True, 0, n, Rules(), read)
+    engine = Engine(
+        num_blocks=n + 1,
+        max_model_len=n,
+        groups=one_group(1, None),
+        scheduler_block_size=1,
+        hash_block_size=1,
+        enable_caching=True,
+        watermark_blocks=0,
+        max_in_flight_tokens=n,
+        rules=Rules(),
+        read=read,
+    )
     return initial(engine).replace(
         num_free=free,
         at=lambda i: i + 1,
@@ -237,7 +248,7 @@ def _step(s: State, call: PoolCall) -> tuple[State, Any]:
         in_hand = s.replace(
             table=lambda r, i: given[i] if r == HAND else 0, length=lambda r: len(given) if r == HAND else 0
         )
-        return free_blocks(in_hand), None
+        return free_blocks(in_hand, 0), None
     if call.name == "evict_blocks":
         return evict_blocks(s, lambda b: b in given), None
     if call.name == "reset_prefix_cache":
