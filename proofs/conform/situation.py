@@ -108,7 +108,7 @@ class Situation:
     def answer(self, path: Path) -> Answer:
         """What the model does, on this path."""
         read = self._read
-        assumed, fresh, counts = read.assumed, read.names.made, read._counts
+        assumed, fresh, counts = read.assumed, read.names.made.copy(), read._counts
         s, r, ask = self.before, self.request, self.ask
         read.path, read.assumed, read._counts = path, [], []
         try:

@@ -23,6 +23,8 @@ class Fault:
     end_line: int
     end_column: int
     text: str
+    function: str = ""
+    """The function that it is in; of functions inside one another, the outermost."""
 
     @property
     def name(self) -> str:
@@ -45,11 +47,18 @@ class Fault:
 def faults(file: str, source: str) -> Iterator[Fault]:
     """Every fault that can be put into a source: a comparison that is off at its edge or turned round, a
     number off by one, a condition that is dropped, branches that are swapped, a field not updated."""
-    for node in ast.walk(ast.parse(source)):
+    tree = ast.parse(source)
+    functions = {
+        inner: outer.name
+        for outer in tree.body
+        if isinstance(outer, ast.FunctionDef)
+        for inner in ast.walk(outer)
+    }
+    for node in ast.walk(tree):
         for kind, place, text in _changes(node):
             if place.end_lineno is not None and place.end_col_offset is not None:
                 where = (place.lineno, place.col_offset, place.end_lineno, place.end_col_offset)
-                yield Fault(file, kind, *where, text)
+                yield Fault(file, kind, *where, text, functions.get(node, ""))
 
 
 def _changes(node: ast.AST) -> Iterator[tuple[str, ast.expr, str]]:

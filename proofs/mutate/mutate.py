@@ -15,6 +15,7 @@ from random import Random
 import msgspec
 
 import slotproof.model.language.state as state
+from slotproof.proofs.mutate.argued import why_none
 from slotproof.proofs.mutate.faults import Fault, faults
 from slotproof.proofs.mutate.judges import JUDGES
 from slotproof.proofs.output.errors import UserError
@@ -34,11 +35,18 @@ class Judged(msgspec.Struct, frozen=True):
     name: str
     diff: str
     seen: dict[str, str]
+    why_none: str = ""
+    """Why it makes no difference, if that is known (`argued.py`)."""
+
+    @property
+    def is_unseen(self) -> bool:
+        """No judge saw it."""
+        return not any(self.seen.values())
 
     @property
     def survives(self) -> bool:
-        """No judge saw it."""
-        return not any(self.seen.values())
+        """No judge saw it, though it may make a difference."""
+        return self.is_unseen and not self.why_none
 
     @property
     def is_broken(self) -> bool:
@@ -82,7 +90,7 @@ def judge_all(count: int, seed: int, path: Path, every: bool = False) -> Iterato
                     if every or not any(seen.values()):
                         seen[name] = _ask(name, tree)
                 (tree / fault.file).write_text(source)
-                judged = Judged(fault.name, fault.diff(source), seen)
+                judged = Judged(fault.name, fault.diff(source), seen, why_none(fault))
                 with path.open("ab") as file:
                     file.write(msgspec.json.encode(judged) + b"\n")
             yield judged

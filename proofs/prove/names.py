@@ -10,6 +10,8 @@ unknowns are made here, and the names of what else is in a problem differ by a m
 
 from __future__ import annotations
 
+from collections import Counter
+
 import z3
 
 MARKS = "!?#"
@@ -21,8 +23,8 @@ class Names:
 
     def __init__(self) -> None:
         self._given: set[str] = set()
-        self.made = 0
-        """Fresh names made so far."""
+        self.made: Counter[str] = Counter()
+        """Fresh names made so far, each name counted by itself: one more of another renames nothing."""
 
     def integer(self, name: str) -> z3.ArithRef:
         """An unknown integer."""
@@ -42,8 +44,8 @@ class Names:
 
     def fresh(self, name: str) -> str:
         """A name that nothing else has."""
-        self.made += 1
-        return f"{name}!{self.made}"
+        self.made[name] += 1
+        return f"{name}!{self.made[name]}"
 
     def _give(self, name: str) -> str:
         if name in self._given:

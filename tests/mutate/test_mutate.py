@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from slotproof.proofs.mutate import mutate
+from slotproof.proofs.mutate.argued import ARGUED
 from slotproof.proofs.mutate.faults import Fault, faults
 from slotproof.proofs.mutate.mutate import Judged, judge_all, sample
 from slotproof.proofs.output.errors import UserError
@@ -96,3 +97,15 @@ def test_what_does_not_run_is_seen_by_nobody_in_particular(
 def test_a_fault_that_nothing_saw_survives() -> None:
     assert Judged("f", "", {"campaign": "", "proof": ""}).survives
     assert not Judged("f", "", {"campaign": "", "proof": "x"}).survives
+
+
+def test_what_makes_no_difference_is_a_fault_that_there_is_and_survives_no_more() -> None:
+    there = {
+        (fault.file, fault.function, fault.kind)
+        for file in {file for file, _, _ in ARGUED}
+        for fault in faults(file, (mutate.ROOT / file).read_text())
+    }
+    assert set(ARGUED) <= there
+    unseen = Judged("f", "", {"campaign": "", "proof": ""}, "nobody asks")
+    assert unseen.is_unseen
+    assert not unseen.survives

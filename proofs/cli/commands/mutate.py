@@ -34,7 +34,7 @@ def mutate(faults: int, seed: int, file: Path, every_judge: bool) -> int:
     campaign, the gate on our implementation and on vLLM if it is installed, the proofs. A fault that
     nothing sees is shown.
 
-    Exits 0 if every fault is seen, 1 if one survives.
+    Exits 0 if every fault is seen or known to make no difference, 1 if one survives.
     """
     check_writable(file)
     console = Console(highlight=False, soft_wrap=True)
@@ -51,9 +51,14 @@ def mutate(faults: int, seed: int, file: Path, every_judge: bool) -> int:
         table.add_row(name, str(by[name]))
     table.add_row("whoever runs it: it does not run", str(sum(one.is_broken for one in judged)))
     survivors = [one for one in judged if one.survives]
+    none = [one for one in judged if one.is_unseen and one.why_none]
+    table.add_row("nothing, and it makes no difference", str(len(none)))
     table.add_row("nothing", str(len(survivors)))
     console.print(table)
+    for one in none:
+        console.print(f"makes no difference: {one.name}: {one.why_none}", markup=False)
     for one in survivors:
         console.print(f"survives: {one.name}\n{one.diff}", markup=False)
-    console.print(f"{len(judged) - len(survivors)} of {counted(len(judged), 'fault')} seen", markup=False)
+    seen = len(judged) - len(survivors) - len(none)
+    console.print(f"{seen} of {counted(len(judged), 'fault')} seen", markup=False)
     return Exit.BAD if survivors else Exit.GOOD
