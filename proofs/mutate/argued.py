@@ -10,8 +10,8 @@ from slotproof.proofs.mutate.faults import Fault
 
 ARGUED: dict[tuple[str, str, str], str] = {
     ("model/system/pool.py", "_insert", "dropped update of evicted_idle"): (
-        "only a free block is ever marked; it has lost its hash, so only `take` hands it out, which clears the "
-        "mark: no block that is put back is marked"
+        "only a free block is ever marked; it has lost its hash, so only `take` hands it out, which clears "
+        "the mark: no block that is put back is marked"
     ),
 }
 
