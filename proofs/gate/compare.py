@@ -40,7 +40,7 @@ class Strictness(Enum):
     that evicts the same."""
     INVARIANTS = "invariants"
     """Nothing of the model: each answer and state of the implementation is held against the statements
-    (`consistency.py`), and the calls follow its own answers (`follow.py`)."""
+    (`by_itself/consistency.py`), and the calls follow its own answers (`by_itself/follow.py`)."""
 
 
 class Difference(msgspec.Struct, frozen=True):

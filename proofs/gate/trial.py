@@ -13,7 +13,8 @@ from slotproof.model.language.behaviours import profile
 from slotproof.model.running import ContractError, Running, Stuck
 from slotproof.proofs.campaign.calls import decode, model_config
 from slotproof.proofs.campaign.fit import fit_call
-from slotproof.proofs.gate.blame import blame
+from slotproof.proofs.gate.by_itself.blame import blame
+from slotproof.proofs.gate.by_itself.follow import Next, follow, given_calls, numbers_to_calls, required_rows
 from slotproof.proofs.gate.compare import (
     Difference,
     KeyMatch,
@@ -24,7 +25,6 @@ from slotproof.proofs.gate.compare import (
     snapshot_differences,
 )
 from slotproof.proofs.gate.coverage import reached, rows
-from slotproof.proofs.gate.follow import Next, follow, given_calls, numbers_to_calls, required_rows
 from slotproof.proofs.gate.isolation import About, Fault, Isolated, Kind, Reply
 from slotproof.proofs.gate.oracle import Expectation, expect
 from slotproof.proofs.output.text import call_line

@@ -40,8 +40,8 @@ from slotproof.model.system import coordinator, pool
 from slotproof.model.system.allocate_slots import Ask, allocate_slots
 from slotproof.model.system.prefix_cache import Hits, get_computed_blocks
 from slotproof.proofs.campaign.calls import model_config
+from slotproof.proofs.gate.by_itself.consistency import Consistency
 from slotproof.proofs.gate.compare import Difference, difference, new_blocks, to_zero
-from slotproof.proofs.gate.consistency import Consistency
 from slotproof.proofs.watch.look import Look, MakeLook
 from slotproof.proofs.watch.summary import Summary
 

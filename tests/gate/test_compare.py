@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from slotproof.impl.protocol import Config, Result, Snapshot
+from slotproof.proofs.gate.by_itself.consistency import Consistency
 from slotproof.proofs.gate.compare import (
     KeyMatch,
     Strictness,
@@ -16,7 +17,6 @@ from slotproof.proofs.gate.compare import (
     result_differences,
     snapshot_differences,
 )
-from slotproof.proofs.gate.consistency import Consistency
 
 CONFIG = Config(num_blocks=6, block_size=2, max_model_len=8)
 STATE = Snapshot(

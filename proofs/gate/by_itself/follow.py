@@ -32,8 +32,8 @@ from slotproof.model.language.state import ABSENT, LOADING, NO_HASH, PREEMPTED, 
 from slotproof.model.running import Running, Text
 from slotproof.proofs.campaign.calls import call_name, decode, model_config
 from slotproof.proofs.campaign.fit import fit_call
+from slotproof.proofs.gate.by_itself.consistency import Consistency, Made
 from slotproof.proofs.gate.compare import Difference, difference
-from slotproof.proofs.gate.consistency import Consistency, Made
 from slotproof.proofs.gate.isolation import Fault, Isolated, Kind, Reply
 from slotproof.proofs.traces.trace import Step
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from slotproof.impl.protocol import Allocate, Config
+from slotproof.proofs.gate.by_itself.follow import wrong_by_itself
 from slotproof.proofs.gate.compare import Difference
-from slotproof.proofs.gate.follow import wrong_by_itself
 from slotproof.proofs.gate.isolation import Reply
 from slotproof.proofs.gate.oracle import Expectation
 from slotproof.proofs.output.words import counted
@@ -42,10 +42,12 @@ def _by_model(e: Expectation, reply: Reply, hidden: frozenset[str]) -> Iterator[
     ours, theirs = e.snapshot.free_queue, reply.state.free_queue
     if ours != theirs and sorted(ours) == sorted(theirs) and "free_queue" not in hidden:
         first = next(i for i, pair in enumerate(zip(ours, theirs, strict=True)) if pair[0] != pair[1])
+        hashed = e.snapshot.hashes[theirs[first]] is not None
+        lost = ": who would have hit it computes it again" if hashed else ""
         yield Difference(
             "free_queue",
             f"block {ours[first]} taken before block {theirs[first]}",
-            f"block {theirs[first]} first: who would have hit it computes it again",
+            f"block {theirs[first]} first{lost}",
             "queue-order",
         )
 
