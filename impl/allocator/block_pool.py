@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
+from itertools import repeat
 
 from slotproof.impl.allocator.errors import AllocatorError
 from slotproof.impl.allocator.free_queue import FreeQueue
@@ -65,8 +66,14 @@ class BlockPool:
         return tuple(sorted((first, *later.get(key, ())) for key, first in self._cached.items()))
 
     def uncached(self, blocks: Sequence[int]) -> list[int]:
-        """Those of the named blocks, ids of this pool or not, that are not in the prefix cache."""
+        """Those of the named blocks, ids of this pool or not, that are not in the prefix cache; null blocks
+        aside, which lead where there are any."""
         known, block_hash = self.num_blocks, self.block_hash
+        if num_null := blocks.count(NULL_BLOCK):
+            blocks = blocks[num_null:] if not any(blocks[:num_null]) else [b for b in blocks if b]
+        in_range = not blocks or (min(blocks) >= 0 and max(blocks) < known)
+        if in_range and None not in map(block_hash.__getitem__, blocks):  # as good as always
+            return []
         return [block for block in blocks if not 0 <= block < known or block_hash[block] is None]
 
     def get_new_blocks(self, num_blocks: int) -> list[int]:
@@ -90,6 +97,10 @@ class BlockPool:
     def touch(self, blocks: Sequence[int]) -> None:
         """Add one reference to each block of a hit; an idle one leaves the free queue. Ids are in range."""
         ref_cnt = self.ref_cnt
+        if not any(map(ref_cnt.__getitem__, blocks)) and len(set(blocks)) == len(blocks):  # all are idle
+            deque(map(ref_cnt.__setitem__, blocks, repeat(1)), maxlen=0)
+            self.free_queue.remove_n(blocks)
+            return
         idle: list[int] = []
         for block in blocks:
             count = ref_cnt[block]

@@ -20,12 +20,13 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from slotproof.impl.protocol import Config
+from slotproof.impl.protocol import Config, Group
 from slotproof.impl.vllm.release import VERSION
 from slotproof.proofs.bench.contenders import Batched, Contender, Counting, Single, Vllm
 
 T = TypeVar("T")
 BLOCK_SIZE = 16
+FULL_AND_WINDOW = "full + window: "
 
 
 class Size(msgspec.Struct, frozen=True):
@@ -118,6 +119,8 @@ def measure(size: Size, vllm: bool, progress: Callable[[str], None] = lambda nam
             rows.append(
                 decode([make(config) for make in (*managers, Batched, Counting)], num_running, size.steps)
             )
+        progress("two attention groups")
+        rows += two_groups([*managers, Batched], size)
         progress("prompts without hits")
         rows += admit([make(config) for make in (*managers, Counting)], size)
         progress("prompts that are cached")
@@ -129,9 +132,22 @@ def measure(size: Size, vllm: bool, progress: Callable[[str], None] = lambda nam
     return Report(where, size, tuple(rows), kept, partial)
 
 
-def decode(contenders: Sequence[Contender], num_running: int, steps: int) -> Row:
-    """Steps in which one running request of sixteen takes a block, and one fills one."""
-    step = _Timings(f"decode step, {num_running:,} running", contenders)
+def two_groups(managers: Sequence[Callable[[Config], Contender]], size: Size) -> Iterator[Row]:
+    """Decode steps and admissions of an engine with full attention and a window of four blocks."""
+    window = Group(block_size=BLOCK_SIZE, sliding_window=4 * BLOCK_SIZE)
+    config = Config(
+        num_blocks=size.num_blocks, block_size=BLOCK_SIZE, max_model_len=2 * size.prompt, groups=(window,)
+    )
+    for num_running in [n for n in size.running if 8 * n <= size.num_blocks]:
+        yield decode([make(config) for make in managers], num_running, size.steps, FULL_AND_WINDOW)
+    single = [make for make in managers if make is not Batched]
+    yield from admit([make(config) for make in single], size, FULL_AND_WINDOW)
+    yield from admit_cached([make(config) for make in single], size, FULL_AND_WINDOW)
+
+
+def decode(contenders: Sequence[Contender], num_running: int, steps: int, engine: str = "") -> Row:
+    """Steps in which one running request of sixteen takes a block in each group, and one fills one."""
+    step = _Timings(f"{engine}decode step, {num_running:,} running", contenders)
     running = {}
     for contender in contenders:
         requests = [
@@ -152,10 +168,10 @@ def decode(contenders: Sequence[Contender], num_running: int, steps: int) -> Row
     return step.row()
 
 
-def admit(contenders: Sequence[Contender], size: Size) -> Iterator[Row]:
+def admit(contenders: Sequence[Contender], size: Size, engine: str = "") -> Iterator[Row]:
     """Prompts of which nothing is cached, one after the other into an idle pool, and freed again."""
-    admitting = _Timings(f"admit {size.prompt:,} tokens, no hits: lookup and allocate", contenders)
-    freeing = _Timings(f"free {size.prompt // BLOCK_SIZE} blocks", contenders)
+    admitting = _Timings(f"{engine}admit {size.prompt:,} tokens, no hits: lookup and allocate", contenders)
+    freeing = _Timings(f"{engine}free {size.prompt // BLOCK_SIZE} blocks", contenders)
     for repetition in range(size.admissions):
         tables = {}
         for contender in _in_turn(contenders, repetition):
@@ -168,9 +184,9 @@ def admit(contenders: Sequence[Contender], size: Size) -> Iterator[Row]:
     yield from (admitting.row(), freeing.row())
 
 
-def admit_cached(contenders: Sequence[Contender], size: Size) -> Iterator[Row]:
+def admit_cached(contenders: Sequence[Contender], size: Size, engine: str = "") -> Iterator[Row]:
     """One prompt again and again, of which all is cached and idle: all but the last block is hit."""
-    name = f"admit {size.prompt:,} tokens, all hits"
+    name = f"{engine}admit {size.prompt:,} tokens, all hits"
     looking, allocating = _Timings(f"{name}: lookup", contenders), _Timings(f"{name}: allocate", contenders)
     for repetition in range(size.admissions + 1):
         tables = {}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any, Protocol, TypeAlias
 
 from slotproof.impl.allocator.decode_batch import BatchSlots
@@ -14,7 +15,14 @@ from slotproof.impl.allocator.kv_cache_coordinator import KVCacheBlocks
 from slotproof.impl.allocator.kv_cache_manager import KVCacheManager
 from slotproof.impl.allocator.request import Request, RequestStatus
 from slotproof.impl.protocol import Config
-from slotproof.impl.vllm.parts import block_hasher, block_ids, kv_cache_config, require_vllm
+from slotproof.impl.vllm.parts import (
+    block_hasher,
+    block_ids,
+    hash_block_size,
+    kv_cache_config,
+    require_vllm,
+    scheduler_block_size,
+)
 
 Taken: TypeAlias = list[tuple[int, int]]
 """What a decode step took: the position of a request in the step, and its block."""
@@ -38,7 +46,7 @@ class Contender(Protocol):
         ...
 
     def table(self, request: Any) -> list[int]:
-        """The request's block table."""
+        """The request's block tables, one after the other."""
         ...
 
     def advance(self, requests: Sequence[Any], token: int) -> None:
@@ -65,10 +73,10 @@ class Single:
 
     def __init__(self, config: Config) -> None:
         self.manager = KVCacheManager(config)
-        self._block_size = config.block_size
+        self._block_sizes = [group.block_size for group in config.all_groups]
 
     def request(self, name: str, tokens: Sequence[int]) -> Request:
-        return Request(name, tokens, block_size=self._block_size)
+        return Request(name, tokens, block_size=self._block_sizes)
 
     def lookup(self, request: Request) -> tuple[KVCacheBlocks, int]:
         return self.manager.get_computed_blocks(request)
@@ -78,7 +86,7 @@ class Single:
         self.manager.allocate_slots(request, request.num_tokens - num_tokens, num_tokens, blocks)
 
     def table(self, request: Request) -> list[int]:
-        return list(self.manager.get_block_ids(request.request_id)[0])
+        return list(chain.from_iterable(self.manager.get_block_ids(request.request_id)))
 
     def advance(self, requests: Sequence[Request], token: int) -> None:
         for request in requests:
@@ -91,7 +99,7 @@ class Single:
         return [allocate_slots(request, 1) for request in requests]
 
     def taken(self, answer: Any) -> Taken:
-        return [(index, block) for index, blocks in enumerate(answer) for block in blocks[0]]
+        return [(index, block) for index, blocks in enumerate(answer) for block in chain(*blocks)]
 
     def free(self, request: Request) -> None:
         self.manager.free(request)
@@ -143,8 +151,8 @@ class Vllm:
         self.manager = KVCacheManager(
             kv_cache_config(config),
             max_model_len=config.max_model_len,
-            scheduler_block_size=config.block_size,
-            hash_block_size=config.block_size,
+            scheduler_block_size=scheduler_block_size(config),
+            hash_block_size=hash_block_size(config),
             enable_caching=config.enable_caching,
         )
 
@@ -165,7 +173,7 @@ class Vllm:
         self.manager.allocate_slots(request, request.num_tokens - num_tokens, num_tokens, blocks)
 
     def table(self, request: Any) -> list[int]:
-        return list(self.manager.get_block_ids(request.request_id)[0])
+        return list(chain.from_iterable(self.manager.get_block_ids(request.request_id)))
 
     def advance(self, requests: Sequence[Any], token: int) -> None:
         for request in requests:

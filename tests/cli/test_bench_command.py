@@ -64,7 +64,7 @@ def test_what_was_measured_before_an_interrupt_is_told(
     assert "\ndecode step, 1,024 running (" in out
     assert "\ninterrupted: this is what was measured by then\n" in out
     report = json.loads(file.read_bytes())
-    assert (report["verdict"], report["partial"], len(report["rows"])) == ("interrupted", True, 2)
+    assert (report["verdict"], report["partial"], len(report["rows"])) == ("interrupted", True, 3)
 
 
 def _drops_one(self: Batched, requests: Sequence[Any]) -> Any:

@@ -31,6 +31,17 @@ BROKEN: dict[str, tuple[str, str, str]] = {
         "        self.free_queue.remove_n(idle)\n",
         "",
     ),
+    "idle hits alone stay in the queue": (
+        "block_pool",
+        "            self.free_queue.remove_n(blocks)\n",
+        "",
+    ),
+    "the groups need not agree": (
+        "kv_cache_coordinator",
+        "num_agreed + 1 if found == length else 1",
+        "num_agreed + 1",
+    ),
+    "a key without its group": ("block_hash", "end + tag for", "end for"),
     "a new block has no reference": (
         "block_pool",
         "            ref_cnt[block] = 1",
@@ -89,22 +100,22 @@ BROKEN: dict[str, tuple[str, str, str]] = {
 
 BROKEN_BATCH: dict[str, tuple[str, str, str]] = {
     "a block too late": (
-        "kv_cache_manager",
-        "num_computed_tokens >= group.counts.takes_at",
-        "num_computed_tokens > group.counts.takes_at",
+        "decode_batch",
+        "computed >= t.group.counts.takes_at",
+        "computed > t.group.counts.takes_at",
     ),
     "a full block is passed over": (
-        "kv_cache_manager",
-        "num_computed_tokens >= group.counts.fills_at",
-        "num_computed_tokens > group.counts.fills_at",
+        "decode_batch",
+        "computed[:num_granted] >= group.counts.fills_at",
+        "computed[:num_granted] > group.counts.fills_at",
     ),
     "placeholders are hashed": (
-        "kv_cache_manager",
-        "np.minimum(num_computed_tokens[filled] + 1, batch.num_tokens[filled])",
-        "num_computed_tokens[filled] + 1",
+        "decode_batch",
+        "np.minimum(computed[filled] + 1, batch.num_tokens[filled])",
+        "computed[filled] + 1",
     ),
     "a block of nobody": (
-        "kv_cache_manager",
+        "decode_batch",
         "if len(indices) > num_free:",
         "if len(indices) > num_free + 1:",
     ),
@@ -135,7 +146,7 @@ BROKEN_BATCH: dict[str, tuple[str, str, str]] = {
     ),
     "single calls do not count what they publish": (
         "row_counts",
-        "(num_cached_blocks + 1) * self._block_size - 1",
+        "self.fills(num_cached_blocks) - 1",
         "self._fills_at[row]",
     ),
 }
