@@ -2,31 +2,66 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from functools import partial
+from pathlib import Path
 
 from msgspec import structs
 
 from slotproof.impl.scheduler.connector import Connector
 from slotproof.impl.scheduler.manager import Listener
 from slotproof.impl.scheduler.protocol import Setup
+from slotproof.impl.vllm import scheduler as adapter
 from slotproof.impl.vllm.engine import max_in_flight_tokens
 from slotproof.impl.vllm.parts import require_vllm
-from slotproof.impl.vllm.release import VERSION
+from slotproof.impl.vllm.release import VERSION, does_not_fit
 from slotproof.impl.vllm.scheduler import VllmScheduler
 from slotproof.proofs.gate.gate import Progress
+from slotproof.proofs.gate.schedulers.episode import Episode
 from slotproof.proofs.gate.schedulers.gate import ScheduleReport, campaign
 from slotproof.proofs.gate.schedulers.workload import setups
 from slotproof.proofs.gate.trial import Asked
 from slotproof.proofs.output.errors import UserError
+from slotproof.proofs.output.words import error_line
+
+_ADAPTER = Path(adapter.__file__).parent
 
 
 def vllm_scheduler(
     known: Counter[str], setup: Setup, connector: Connector | None, listener: Listener
 ) -> VllmScheduler:
-    """vLLM's scheduler over its own manager; `known` counts what KNOWN.md tells of it."""
+    """vLLM's scheduler over its own manager; `known` counts what KNOWN.md tells of it.
+
+    Raises:
+        UserError: the installed vLLM is not as this adapter knows it.
+    """
     steps = setup.steps_in_flight
-    return VllmScheduler(setup.config, setup.scheduler, listener, steps, connector, known)
+    try:
+        return VllmScheduler(setup.config, setup.scheduler, listener, steps, connector, known)
+    except (AttributeError, ImportError, TypeError, ValueError) as error:
+        raise _does_not_fit(error_line(error)) from error
+
+
+def _does_not_fit(why: str) -> UserError:
+    return UserError(f"--impl vllm-scheduler: {does_not_fit([why])}")
+
+
+def check_fit(engines: tuple[Setup, ...]) -> None:
+    """Two steps of an engine of each kind.
+
+    Raises:
+        UserError: the adapter asks the installed vLLM for what it has not; that is no disagreement.
+    """
+    kinds = {(bool(e.scheduler.num_spec_tokens), e.steps_in_flight > 1, e.has_connector): e for e in engines}
+    for setup in kinds.values():
+        failure = Episode(setup, partial(vllm_scheduler, Counter()), known=Counter()).run(2)
+        if failure is None:
+            continue
+        files = re.findall(r'File "([^"]+)"', failure.traceback)
+        got = failure.differences[0].got
+        if files and Path(files[-1]).parent == _ADAPTER and re.match("raised (Attribute|Type)Error", got):
+            raise _does_not_fit(got.removeprefix("raised "))
 
 
 def need_vllm() -> None:
@@ -60,12 +95,14 @@ def vllm_campaign(
     """
     need_vllm()
     known: Counter[str] = Counter()
+    engines = vllm_setups(seed) if engines is None else engines
+    check_fit(engines)
     report = campaign(
         partial(vllm_scheduler, known),
         steps=steps,
         seed=seed,
         device=device,
-        engines=vllm_setups(seed) if engines is None else engines,
+        engines=engines,
         known=known,
         progress=progress,
         asked=Asked(scheduler="vllm-scheduler", installed=f"vLLM {VERSION}"),

@@ -15,18 +15,22 @@ from msgspec import structs
 
 from slotproof.impl.device.worker import Worker
 from slotproof.impl.protocol import AddRequest, Allocate, Call, Complete, Config, Finish
+from slotproof.impl.scheduler.connector import Connector
+from slotproof.impl.scheduler.manager import Listener
 from slotproof.impl.scheduler.protocol import Setup
 from slotproof.impl.scheduler.scheduler_config import SchedulerConfig, SchedulingPolicy
-from slotproof.impl.vllm.calls import REBORN, UNWRITTEN
+from slotproof.impl.vllm.calls import REBORN, UNWRITTEN, VllmCalls
 from slotproof.impl.vllm.engine import max_in_flight_tokens
+from slotproof.impl.vllm.scheduler import VllmScheduler
 from slotproof.proofs.cli.main import run
 from slotproof.proofs.gate.gate import Verdict
 from slotproof.proofs.gate.schedulers.episode import Episode
 from slotproof.proofs.gate.schedulers.gate import ScheduleReport, campaign
-from slotproof.proofs.gate.schedulers.vllm import vllm_campaign, vllm_scheduler, vllm_setups
+from slotproof.proofs.gate.schedulers.vllm import check_fit, vllm_campaign, vllm_scheduler, vllm_setups
 from slotproof.proofs.gate.schedulers.work import WITHHELD
 from slotproof.proofs.gate.schedulers.workload import setups
 from slotproof.proofs.gate.trial import Failure
+from slotproof.proofs.output.errors import UserError
 
 STEPS = 1500
 
@@ -111,6 +115,41 @@ def test_vllm_agrees(kind: str) -> None:
     report = vllm_campaign(steps=250, seed=3, engines=(KINDS[kind],))
     assert report.failure is None
     assert report.steps >= 250
+
+
+@pytest.mark.vllm
+@pytest.mark.parametrize("kind", ["plain", "async"])
+def test_requests_that_come_back_may_be_told_as_new_ones(kind: str) -> None:
+    """As for Model Runner V2, with all their tokens beside the prompt."""
+
+    def make(setup: Setup, connector: Connector | None, listener: Listener) -> VllmScheduler:
+        made = vllm_scheduler(Counter(), setup, connector, listener)
+        made.scheduler.use_v2_model_runner = True
+        return made
+
+    report = campaign(make, steps=250, seed=3, engines=(KINDS[kind],), known=Counter())
+    assert report.failure is None
+    assert report.coverage["preempted: fcfs"]
+
+
+def test_a_vllm_that_cannot_be_made_so_is_no_disagreement(monkeypatch: pytest.MonkeyPatch) -> None:
+    def older(*_: object) -> None:
+        raise TypeError("SchedulerConfig: unexpected keyword argument 'watermark'")
+
+    monkeypatch.setattr("slotproof.proofs.gate.schedulers.vllm.VllmScheduler", older)
+    with pytest.raises(UserError, match="this adapter knows"):
+        check_fit((PLAIN,))
+
+
+@pytest.mark.vllm
+def test_a_vllm_without_what_the_adapter_uses_is_no_disagreement(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delattr(VllmCalls, "step_ends")
+    assert run(["gate", "--impl", "vllm-scheduler", "--steps", "5"]) == 2
+    assert (
+        "missing: AttributeError: 'VllmCalls' object has no attribute 'step_ends'" in capsys.readouterr().err
+    )
 
 
 def story(kind: Setup, steps: int = 400) -> list[Call]:
