@@ -33,7 +33,7 @@ from slotproof.impl.protocol import (
 from slotproof.model.claims.check import GIVES_BACK, LEAVING, NOBODY, NOT_OTHER, Check
 from slotproof.model.claims.invariants import LEDGER, STEPWISE, WRITTEN
 from slotproof.model.claims.statements import CHECKS
-from slotproof.model.language.algebra import Bool, both, implies, negate, numbers
+from slotproof.model.language.algebra import Bool, both, either, implies, negate, numbers
 from slotproof.model.language.rules import Rules
 from slotproof.model.language.state import LOADING, State
 from slotproof.model.scheduling.caller import ACTIONS, Outcome, waits
@@ -60,6 +60,8 @@ class Bounds:
     actions: tuple[str, ...] = CORE
     seconds: float = 60.0
     seed: int = 0
+    waivable: tuple[str, ...] = ()
+    """Preconditions of the contract of which one may be broken."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,8 @@ class Found:
     """Calls to which the search was complete, or at which it found."""
     out_of_time: bool = False
     interrupted: bool = False
+    waived: str = ""
+    """The precondition that the calls break, if any."""
 
 
 @dataclass(frozen=True)
@@ -132,19 +136,27 @@ class Search:
         self._goal = goal
         self._read, self._state = start(_clipped(config), rules, bounds.requests)
         self._turns: list[Turn] = []
+        self._waives = {name: z3.Bool(f"waives {name}") for name in bounds.waivable}
+        self.waived = ""
+        """The precondition that the calls that were found break."""
+        if self._waives:
+            self._read.facts.append(z3.AtMost(*self._waives.values(), 1))
 
     def deepen(self, seconds: float) -> tuple[Call, ...] | None:
         """One call more. Raises TimeoutError if the time is not enough."""
         read = self._read
         with numbers(lambda value: z3.BitVecVal(value, read.sizes.bits)):
-            turn = _turn(read, self._state, self.config, self._bounds, self._turns)
+            turn = _turn(read, self._state, self.config, self._bounds, self._turns, self._waives)
             self._turns.append(turn)
             reached = as_term(self._goal(read, turn))
             solver = _sat_solver(seconds, self._bounds.seed)
             solver.add(*read.facts, reached)
             answer = solver.check()
             if answer == z3.sat:
-                return _read_back(solver.model(), read, self._turns, self.config)
+                model = solver.model()
+                broken = (name for name, waives in self._waives.items() if z3.is_true(model.eval(waives)))
+                self.waived = next(broken, "")
+                return _read_back(model, read, self._turns, self.config)
             read.facts.append(turn.carried_out)
         if answer == z3.unknown:
             if "interrupted" in solver.reason_unknown():  # Z3 keeps an interrupt of its check for itself
@@ -169,7 +181,7 @@ def search(configs: Iterable[Config], rules: Rules, goal: Goal, bounds: Bounds) 
             for one in searches:
                 calls = one.deepen(deadline - time.monotonic())
                 if calls is not None:
-                    return Found(one.config, calls, depth + 1)
+                    return Found(one.config, calls, depth + 1, waived=one.waived)
             depth += 1
     except TimeoutError:
         return Found(None, None, depth, out_of_time=True)
@@ -260,7 +272,14 @@ def _sat_solver(seconds: float, seed: int) -> z3.Solver:
     return solver
 
 
-def _turn(read: Tables, s: State, config: Config, bounds: Bounds, turns: list[Turn]) -> Turn:
+def _turn(
+    read: Tables,
+    s: State,
+    config: Config,
+    bounds: Bounds,
+    turns: list[Turn],
+    waives: dict[str, z3.BoolRef],
+) -> Turn:
     read.stuck.clear()
     depth = len(turns) + 1
     length = config.max_model_len
@@ -295,8 +314,8 @@ def _turn(read: Tables, s: State, config: Config, bounds: Bounds, turns: list[Tu
     after = s
     for number, (name, arguments) in enumerate(given.items()):
         chosen = action == number
-        for condition in ACTIONS[name].contract(s, **arguments).values():
-            read.facts.append(as_term(implies(chosen, condition)))
+        for precondition, condition in ACTIONS[name].contract(s, **arguments).items():
+            read.facts.append(as_term(implies(chosen, either(condition, waives.get(precondition, False)))))
 
         def effect(name: str = name, arguments: dict[str, Any] = arguments) -> State:
             outcomes[name] = ACTIONS[name].apply(s, **arguments)

@@ -6,6 +6,7 @@ shortest of theirs is told, made small, and confirmed by the running reading.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
@@ -16,7 +17,7 @@ from slotproof.model.claims.wordings import Allowance
 from slotproof.model.language.algebra import Bool
 from slotproof.model.language.rules import RULES, Rules
 from slotproof.model.language.state import State
-from slotproof.model.running import ContractError, Running
+from slotproof.model.running import ContractError, Running, Stuck
 from slotproof.proofs.campaign.calls import call_fields, model_config
 from slotproof.proofs.campaign.kinds import FULL, HYBRID, KINDS, kind_of
 from slotproof.proofs.campaign.shrink import made_small, simplified
@@ -36,6 +37,20 @@ ENGINES = (
 that ends inside a block; and engines of several groups."""
 
 
+WAIVABLE = (
+    "a-step-has-work",
+    "external-tokens-are-for-admission",
+    "a-load-leaves-a-token",
+    "prefill-stays-in-the-prompt",
+    "in-flight-is-bounded",
+    "processed-was-in-flight",
+    "only-drafts-are-rejected",
+    "sampled-follows-processed",
+    "published-tokens-have-run",
+)
+"""The preconditions that are looked at, one at a time, where the contract forbids what is asked."""
+
+
 @dataclass(frozen=True)
 class Answer:
     """What exploring came to."""
@@ -51,6 +66,10 @@ class Answer:
     """The search was not cut short: what was found is shortest within the bounds, or there is nothing."""
     interrupted: bool = False
     """It was stopped: there is nothing as far as was looked by then."""
+    forbidden: tuple[str, ...] = ()
+    """Nothing was found, and calls that break one of these preconditions of the contract lead there."""
+    beyond: int = 0
+    """So many calls."""
 
 
 def engines(kind: str | None, **set_: int) -> tuple[Config, ...]:
@@ -115,10 +134,12 @@ def explore_state(
     bounds: Bounds,
 ) -> Answer:
     """The shortest calls to a state of which the expression holds."""
+    begun = time.monotonic()
     answer = _shortest(configs, rules, reaches(expression), bounds)
     config = answer.config
     if config is None:
-        return answer
+        left = bounds.seconds - (time.monotonic() - begun)
+        return _beyond(answer, rules, expression, configs, replace(bounds, seconds=left))
 
     def kept(calls: tuple[Call, ...]) -> tuple[Call, ...] | None:
         return calls if _holds(config, calls, rules, expression) else None
@@ -128,15 +149,43 @@ def explore_state(
     return replace(answer, calls=simplified(answer.calls, kept))
 
 
+def _beyond(
+    answer: Answer,
+    rules: Rules,
+    expression: Callable[[State], Bool],
+    configs: tuple[Config, ...],
+    bounds: Bounds,
+) -> Answer:
+    """Nothing was found within the contract: it may be the contract that forbids it. Preconditions that keep
+    a call within what a search can hold are not broken for it."""
+    deadline, open_ = time.monotonic() + bounds.seconds, list(WAIVABLE)
+    while answer.complete and (left := deadline - time.monotonic()) > 0:
+        found = search(
+            configs, rules, reaches(expression), replace(bounds, seconds=left, waivable=tuple(open_))
+        )
+        if found.config is None or found.calls is None or not found.waived:
+            break
+        open_.remove(found.waived)
+        if _holds(found.config, found.calls, rules, expression, found.waived):
+            answer = replace(answer, forbidden=(*answer.forbidden, found.waived), beyond=found.depth)
+            bounds = replace(bounds, calls=found.depth)
+    return answer
+
+
 def _holds(
-    config: Config, calls: tuple[Call, ...], rules: Rules, expression: Callable[[State], Bool]
+    config: Config,
+    calls: tuple[Call, ...],
+    rules: Rules,
+    expression: Callable[[State], Bool],
+    waived: str = "",
 ) -> bool:
     running = Running(**model_config(config), rules=rules, ghosts=True)
+    running.waived = frozenset((waived,))
     for call in calls:
         name, fields = call_fields(call)
         try:
             running.step(name, **fields)
-        except (ContractError, KeyError):  # KeyError: a call about a request that did not arrive
+        except (ContractError, KeyError, Stuck):  # KeyError: a call about a request that did not arrive
             return False
     return bool(expression(running.state))
 

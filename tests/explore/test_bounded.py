@@ -114,3 +114,24 @@ def test_a_state_that_cannot_be_reached_is_not() -> None:
     assert answer.config is None
     assert answer.complete
     assert "2 calls" in answer.searched
+
+
+@pytest.mark.parametrize(
+    ("asked", "preconditions"),
+    [
+        ("loading(r0) and tokens(r0) == 1", {"a-load-leaves-a-token", "a-step-has-work"}),
+        ("running(r0) and in_flight(r0) > 1", {"in-flight-is-bounded"}),
+    ],
+)
+def test_where_the_contract_forbids_a_state_it_says_by_what(asked: str, preconditions: set[str]) -> None:
+    narrow = Config(num_blocks=4, block_size=1, max_model_len=3, max_in_flight_tokens=1)
+    bounds = Bounds(calls=2, actions=(*CORE, *LOADS), seconds=100)
+    answer = explore_state(Rules(), parse(asked, 2), (narrow,), bounds)
+    assert (answer.config, answer.complete) == (None, True)
+    assert set(answer.forbidden) == preconditions
+    assert answer.beyond == 2
+
+
+def test_what_no_contract_forbids_and_cannot_be_names_nothing() -> None:
+    answer = explore_state(Rules(), parse("free > 4", 2), (ENGINE,), Bounds(calls=1, seconds=100))
+    assert (answer.config, answer.forbidden) == (None, ())

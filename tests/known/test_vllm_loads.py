@@ -88,6 +88,15 @@ def test_a_window_is_computed_again_without_the_tokens_before_it(make: Make) -> 
     assert blocks(scheduler, "a")[1] == 0  # the third token attends to the second
 
 
+def test_a_prompt_of_one_token_is_loaded_again_and_again(make: Make) -> None:
+    scheduler = make(3, 1, offer=lambda request, computed: (request.num_tokens - computed, True))
+    request = come(scheduler, "a", 1)
+    for _ in range(4):
+        assert scheduler.schedule().num_scheduled_tokens == {}
+        assert request.status.name == "WAITING_FOR_REMOTE_KVS"
+        hear(scheduler, arrived={"a"})
+
+
 def test_a_window_that_is_loaded_whole_lacks_a_token_that_its_last_attends_to(make: Make) -> None:
     scheduler = make(4, 1, window=2, offer=lambda request, computed: (request.num_tokens - computed, True))
     request = come(scheduler, "a", 2)

@@ -262,6 +262,10 @@ def _conclude(console: Console, answer: Answer) -> None:
     if answer.config is None:
         cut = "" if answer.complete else " before it was interrupted" if answer.interrupted else LONGER
         console.print(f"nothing found{cut}: {answer.searched}", markup=False)
+        if answer.forbidden:
+            calls, names = counted(answer.beyond, "call"), " or ".join(answer.forbidden)
+            why = f"the contract forbids it: {calls} lead there that break {names}"
+            console.print(f"{why} (docs/contract.md)", markup=False)
     else:
         shortest = "none is shorter" if answer.complete else f"shorter ones were not ruled out{LONGER}"
         found = counted(len(answer.calls), "call")
@@ -317,5 +321,6 @@ def _json(answer: Answer, without: tuple[str, ...]) -> dict[str, Any]:
         "shortest": answer.complete,
         "config": msgspec.to_builtins(answer.config),
         "calls": [msgspec.to_builtins(call) for call in answer.calls],
+        "forbidden": list(answer.forbidden),
         "story": msgspec.to_builtins(answer.story),
     }
