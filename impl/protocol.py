@@ -10,7 +10,7 @@ Requests are small integers, unique for the life of an allocator. Blocks are int
 
 from __future__ import annotations
 
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
@@ -21,7 +21,13 @@ class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     block_size: int
     """Tokens (slots) in a block."""
     sliding_window: int | None = None
-    """Tokens an attention window spans; None is full attention."""
+    """Tokens an attention window spans; without it and without chunks it is full attention."""
+    attention_chunk_size: int | None = None
+    """Tokens of a chunk, in which alone its tokens attend to each other."""
+    is_eagle: bool = False
+    """Layers of a draft head: a hit leaves out its last block."""
+    extra_retained_tokens: int = 0
+    """Tokens before a window that are kept all the same."""
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -35,6 +41,10 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Tokens a request may ever have."""
     sliding_window: int | None = None
     """Tokens the first group's attention window spans; None is full attention."""
+    attention_chunk_size: int | None = None
+    is_eagle: bool = False
+    extra_retained_tokens: int = 0
+    """These three as in `Group`, of the first."""
     groups: tuple[Group, ...] = ()
     """The groups after the first."""
     enable_caching: bool = True
@@ -43,6 +53,12 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Blocks kept free when a waiting or preempted request is admitted beside others."""
     max_in_flight_tokens: int = 1 << 30
     """Most tokens of one request scheduled and not yet settled (caps the admission of windows)."""
+    num_prefill_lookahead: int = 0
+    """Tokens past a chunk that draft heads read when they prefill; all but one of as many at the end of what
+    is computed wait for a hash."""
+    retention_interval: int | None = None
+    """Tokens from one hit that windows keep blocks for to the next; 0: only where a prompt can be taken up
+    again; None: wherever groups can agree."""
     behaviours: tuple[str, ...] = ()
     """Where the model does as another release than vLLM 0.32.0 (`model/language/behaviours.py`); an
     allocator does not look at it."""
@@ -50,7 +66,23 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     @property
     def all_groups(self) -> tuple[Group, ...]:
         """Every group, the first too."""
-        return (Group(block_size=self.block_size, sliding_window=self.sliding_window), *self.groups)
+        first = {name: getattr(self, name) for name in Group.__struct_fields__}
+        return (Group(**first), *self.groups)
+
+    @property
+    def is_plain(self) -> bool:
+        """One group of full attention or with a window, and nothing more: what every implementation knows."""
+        return self == msgspec.structs.replace(self, **_PLAIN)
+
+
+_PLAIN: dict[str, Any] = {
+    "groups": (),
+    "attention_chunk_size": None,
+    "is_eagle": False,
+    "extra_retained_tokens": 0,
+    "num_prefill_lookahead": 0,
+    "retention_interval": None,
+}
 
 
 def lora_name(lora: int) -> str:

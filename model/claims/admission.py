@@ -12,13 +12,13 @@ from slotproof.model.claims.check import (
     sum_of_rows,
     watermark_due,
 )
-from slotproof.model.language.algebra import Bool, Int, both, either, iff, maximum, minimum, negate
+from slotproof.model.language.algebra import Bool, Int, both, either, iff, ite, maximum, minimum, negate
 from slotproof.model.language.engine import Engine
 from slotproof.model.language.groups import FULL, SLIDING_WINDOW
 from slotproof.model.language.state import RUNNING, State
 from slotproof.model.scheduling.caller import Outcome, waits
 from slotproof.model.system.allocate_slots import Ask
-from slotproof.model.system.attention import sliding_window
+from slotproof.model.system.attention import chunked_local, sliding_window
 from slotproof.model.system.attention.group import at_once
 
 
@@ -137,10 +137,18 @@ def _cap_is_tight(s: State, g: Int) -> Part:
     kind = engine.groups.kind(g)
     if kind is FULL:
         return Part(False, True)
-    cap, window = sliding_window.admission_cap(engine, g), engine.groups.window(g)
-    tokens = minimum(window - 1 + engine.max_in_flight_tokens, engine.max_model_len)
-    tight = both(engine.tokens(cap - 1, g) >= tokens, engine.tokens(cap - 2, g) < maximum(1, tokens))
-    return Part(both(is_group(s, g), kind == SLIDING_WINDOW), tight)
+    groups, chunk = engine.groups, chunked_local.admission_cap(engine, g)
+
+    def just_holds(cap: Int, window: Int) -> Bool:
+        tokens = minimum(window + engine.max_in_flight_tokens, engine.max_model_len)
+        return both(engine.tokens(cap, g) >= tokens, engine.tokens(cap - 1, g) < maximum(1, tokens))
+
+    window = groups.window(g) - 1 + groups.retained(g)
+    tight = just_holds(sliding_window.admission_cap(engine, g) - 1, window)
+    if kind is SLIDING_WINDOW:
+        return Part(is_group(s, g), tight)
+    cap = ite(kind == SLIDING_WINDOW, tight, just_holds(chunk, groups.window(g)))
+    return Part(both(is_group(s, g), kind != FULL), cap)
 
 
 def _leaves_watermark(s: State, r: Int, ask: Ask, o: Outcome) -> Part:

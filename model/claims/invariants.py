@@ -25,7 +25,7 @@ from slotproof.model.language.algebra import (
     within,
 )
 from slotproof.model.language.engine import Engine
-from slotproof.model.language.groups import FULL, SLIDING_WINDOW
+from slotproof.model.language.groups import CHUNKED_LOCAL, FULL, SLIDING_WINDOW
 from slotproof.model.language.keys import block_key
 from slotproof.model.language.state import (
     ABSENT,
@@ -234,12 +234,17 @@ def _published(s: State, row: Int) -> Bool:
 
 def out_of_sight(engine: Engine, g: Int, blocks: Int, token: Int) -> Bool:
     """No token from `token` on attends to one in the first `blocks` blocks of group g: their last is a window
-    behind."""
+    behind, or in a chunk before."""
     kind = engine.groups.kind(g)
     if kind is FULL:
         return blocks <= 0
-    passed = engine.tokens(blocks, g) - 1 + engine.groups.window(g) <= token
-    return either(blocks <= 0, both(kind == SLIDING_WINDOW, passed))
+    end, window = engine.tokens(blocks, g), engine.groups.window(g)
+    in_window = both(kind == SLIDING_WINDOW, end - 1 + window <= token)
+    if isinstance(kind, int) and kind != CHUNKED_LOCAL:
+        return either(blocks <= 0, in_window)
+    read = engine.read
+    in_chunk = both(kind == CHUNKED_LOCAL, end <= read.times(read.floor_div(token, window), window))
+    return either(blocks <= 0, in_window, in_chunk)
 
 
 def _window(s: State, row: Int) -> Bool:

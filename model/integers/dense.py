@@ -51,7 +51,7 @@ _BY_BLOCK = {
     "written",
 }
 _BY_ROW = {"length", "first", "num_cached"}
-_BY_REQUEST = {"status", "num_tokens", "computed", "in_flight", "unwritten", "slots"}
+_BY_REQUEST = {"status", "num_tokens", "computed", "in_flight", "prompt", "junction", "unwritten", "slots"}
 OUTSIDE: dict[str, Any] = {"rank": -1, "held_rank": -1, "evicted_idle": False}
 
 
@@ -114,6 +114,9 @@ class Dense:
     def earliest(self, state: State, key: int) -> int:
         found = (b for b in range(1, self.num_blocks) if state.block_hash(b) == key)
         return min(found, key=state.stamp, default=NULL_BLOCK)
+
+    def opaque(self, name: str, definition: Callable[[], Any], *of: int) -> Any:
+        return definition()
 
     def floor_div(self, tokens: int, size: int) -> int:
         return tokens // size

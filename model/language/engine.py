@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from slotproof.model.language.algebra import Bool, Int
+from slotproof.model.language.algebra import Bool, Int, negate
 from slotproof.model.language.groups import FULL, Groups
 from slotproof.model.language.reading import Reading
 from slotproof.model.language.rules import Rules
+
+
+DENSE = -1
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,11 @@ class Engine:
     max_in_flight_tokens: Int
     rules: Rules
     read: Reading[Any]
+    num_reprefillable: Int = 0
+    """Tokens at the end of what is computed that a draft head may write once more: they wait for a hash."""
+    retention_interval: Int = DENSE
+    """Tokens from one hit that windows keep blocks for to the next; 0: none but where a prompt can be taken
+    up again; DENSE: wherever groups can agree."""
     behaviours: frozenset[str] = frozenset()
     """How another release does otherwise (`behaviours.py`)."""
 
@@ -38,6 +46,12 @@ class Engine:
         """Every group is of full attention."""
         groups = self.groups
         return self.read.every(0, groups.num, lambda g: groups.kind(g) == FULL)
+
+    @property
+    def some_group_drops(self) -> Bool:
+        """The last block of a hit is left out in some group."""
+        groups = self.groups
+        return negate(self.read.every(0, groups.num, lambda g: negate(groups.drops(g))))
 
     def row(self, request: Int, group: Int) -> Int:
         """The row of a request's block table in a group."""
@@ -64,9 +78,7 @@ class Engine:
         return self.read.times(blocks, self.groups.block_size(group))
 
     def align_down(self, tokens: Int) -> Int:
-        """The last place up to `tokens` at which a hit may end, if several groups have to agree on it."""
-        if self.groups.is_one:
-            return tokens
+        """The last place up to `tokens` at which a hit may end."""
         size = self.scheduler_block_size
         return self.read.times(self.read.floor_div(tokens, size), size)
 

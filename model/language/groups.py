@@ -8,11 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from slotproof.model.language.algebra import Function, Int
+from slotproof.model.language.algebra import Bool, Function, Int
 
-FULL, SLIDING_WINDOW = range(2)
-"""Kinds of attention: every token looks at all before it; or at itself and the window - 1 before it."""
+FULL, SLIDING_WINDOW, CHUNKED_LOCAL = range(3)
+"""Kinds of attention: every token looks at all before it; or at itself and the window - 1 before it; or at
+those before it in its chunk, which starts at a multiple of the chunk's size."""
+
+
+class Group(NamedTuple):
+    """One group, by its numbers."""
+
+    block_size: Int
+    kind: int = FULL
+    window: Int = 1
+    drops: Bool = False
+    retained: Int = 0
 
 
 @dataclass(frozen=True)
@@ -25,7 +37,13 @@ class Groups:
     block_size: Function
     """group -> tokens in a block."""
     window: Function
-    """group -> tokens that its window spans; nothing is meant by it without one."""
+    """group -> tokens that its window, or its chunk, spans; nothing is meant by it in full attention."""
+    drops: Function
+    """group -> a hit leaves out its last block, which is computed again for a draft head (EAGLE, MTP)."""
+    retained: Function
+    """group -> tokens before its window that are kept all the same (`extra_retained_tokens`)."""
+    leads: Function
+    """group -> it is among those that a lookup asks first."""
     row: Function
     """(request, group) -> row of the block tables."""
     owner: Function
@@ -39,30 +57,39 @@ class Groups:
         return isinstance(self.num, int) and self.num == 1
 
 
-def one_group(block_size: Int, sliding_window: Int | None) -> Groups:
-    """One group: full attention, or a window."""
-    kind = FULL if sliding_window is None else SLIDING_WINDOW
+def one_group(group: Group) -> Groups:
+    """One group."""
     return Groups(
         num=1,
-        kind=lambda g: kind,
-        block_size=lambda g: block_size,
-        window=lambda g: sliding_window,
+        kind=lambda g: group.kind,
+        block_size=lambda g: group.block_size,
+        window=lambda g: group.window,
+        drops=lambda g: group.drops,
+        retained=lambda g: group.retained,
+        leads=lambda g: True,
         row=lambda r, g: r,
         owner=lambda row: row,
         of_row=lambda row: 0,
     )
 
 
-def some_groups(groups: Sequence[tuple[int, int | None]]) -> Groups:
-    """Groups by their block size and window (None for full attention)."""
+def some_groups(groups: Sequence[Group]) -> Groups:
+    """Several groups. Those that are alike are looked up together, full attention first: if one drops its last
+    block, so do they all."""
     if len(groups) == 1:
-        return one_group(*groups[0])
+        return one_group(groups[0])
     num = len(groups)
+    alike = [group._replace(drops=False) for group in groups]
+    first = next((group for group in alike if group.kind == FULL), alike[0])
+    dropping = {group for group, given in zip(alike, groups, strict=True) if given.drops}
     return Groups(
         num=num,
-        kind=lambda g: FULL if groups[g][1] is None else SLIDING_WINDOW,
-        block_size=lambda g: groups[g][0],
-        window=lambda g: groups[g][1],
+        kind=lambda g: groups[g].kind,
+        block_size=lambda g: groups[g].block_size,
+        window=lambda g: groups[g].window,
+        drops=lambda g: alike[g] in dropping,
+        retained=lambda g: groups[g].retained,
+        leads=lambda g: alike[g] == first,
         row=lambda r, g: r * num + g,
         owner=lambda row: row // num,
         of_row=lambda row: row % num,

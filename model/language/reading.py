@@ -65,6 +65,11 @@ class Reading(Protocol[S]):
         """The block hashed with `key` that was hashed first; the null block if none is."""
         ...
 
+    def opaque(self, name: str, definition: Callable[[], Any], *of: Int) -> Any:
+        """`definition()`, a number or a truth value, of which no proof about calls needs to know what it
+        says, only that it is a function of `of`."""
+        ...
+
     def floor_div(self, tokens: Int, size: Int) -> Int:
         """tokens // size."""
         ...

@@ -73,6 +73,10 @@ class Rules:
         "stage 4", "a delayed load's blocks are hashed when it has arrived, not before"
     )
 
+    retention_keeps_resumed: bool = _rule(
+        "stage 4", "sparse retention keeps the blocks by which a prompt can be taken up again", _HYBRID
+    )
+
     null_block_set_aside: bool = _rule("pool", "the null block never enters the free queue")
     free_tail_first: bool = _rule("pool", "a request's blocks are freed from its tail")
     unhashed_to_front: bool = _rule("pool", "freed blocks without a hash go to the front of the queue")
@@ -84,6 +88,9 @@ class Rules:
         "lookup", "a window's hit spans the whole window before the next token", _WINDOW
     )
 
+    lookup_drops_last_block: bool = _rule(
+        "lookup", "a group with a draft head leaves out the last block that it finds", _HYBRID
+    )
     lookup_agrees_on_a_length: bool = _rule(
         "lookup", "the groups' hits are of one length, and each group has what it needs there", _HYBRID
     )

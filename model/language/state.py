@@ -67,6 +67,10 @@ class State:
     """request -> tokens computed or scheduled, drafts included."""
     in_flight: Function
     """request -> the last of these, scheduled and not yet processed."""
+    prompt: Function
+    """request -> tokens that it came with."""
+    junction: Function
+    """request -> where it left a longer hit of one group behind, at its last lookup; 0 for nowhere."""
 
     num_to_zero: Function
     """group -> its blocks to zero before the next forward pass."""
@@ -160,6 +164,8 @@ FUNCTIONS = {
     "num_tokens": 1,
     "computed": 1,
     "in_flight": 1,
+    "prompt": 1,
+    "junction": 1,
     "num_to_zero": 1,
     "to_zero": 2,
     "holder_row": 2,

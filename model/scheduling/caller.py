@@ -71,6 +71,7 @@ def add_request(s: State, request: Int, num_tokens: Int) -> Outcome:
         s.replace(
             status=Change(s.status, one(request), WAITING),
             num_tokens=Change(s.num_tokens, one(request), num_tokens),
+            prompt=Change(s.prompt, one(request), num_tokens),
         )
     )
 
@@ -92,7 +93,9 @@ def allocate_contract(s: State, request: Int, ask: Ask) -> Contract:
 
 def allocate(s: State, request: Int, ask: Ask) -> Outcome:
     """One `allocate_slots`; if granted, the scheduler advances the request by what it scheduled."""
-    answer = allocate_slots(s, request, ask)
+    looked_up = both(waits(s, request), s.computed(request) == 0)
+    noted = s.replace(junction=Change(s.junction, if_so(looked_up, one(request)), ask.hits.junction))
+    answer = allocate_slots(noted, request, ask)
     t = answer.state
     asked = minimum(answer.total + ask.new + ask.lookahead, s.engine.max_model_len)
 

@@ -14,7 +14,7 @@ from functools import partial
 from slotproof.model.language.algebra import Bool, Function, Int, both, either, ite, maximum, minimum, negate
 from slotproof.model.language.behaviours import WINDOW_OF_ONE_LOADS
 from slotproof.model.language.state import NULL_BLOCK, PREEMPTED, RUNNING, WAITING, State
-from slotproof.model.system.attention.group import at_once, skipped_blocks, skipped_tokens
+from slotproof.model.system.attention.group import at_once, null_blocks, skipped_blocks, skipped_tokens
 from slotproof.model.system.coordinator import cache_blocks, for_each_group, remove_skipped_blocks
 from slotproof.model.system.pool import pad, record_for_zeroing, take, touch
 from slotproof.model.system.prefix_cache import NO_HITS, Hits
@@ -186,9 +186,9 @@ def adopt(s: State, r: Int, ask: Ask, total: Int) -> State:
 def adopt_row(s: State, row: Int, ask: Ask, total: Int) -> State:
     """An empty row gets its hits, null blocks in place of those outside the window."""
     read, g = s.read, s.engine.group(row)
-    skipped = ite(s.length(row) == 0, skipped_blocks(s.engine, g, total), s.length(row))
-    t = read.when(both(s.length(row) == 0, skipped > 0), lambda: pad(s, row, skipped), s)
     num = ask.hits.num(g)
+    skipped = ite(s.length(row) == 0, null_blocks(s.engine, g, num, total), s.length(row))
+    t = read.when(both(s.length(row) == 0, skipped > 0), lambda: pad(s, row, skipped), s)
 
     def step(u: State, i: Int) -> State:
         return touch(u, row, ask.hits.at(g, i))

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 from slotproof.model.language.algebra import Int
-from slotproof.model.language.behaviours import GROUPS_CACHE_ALL
 from slotproof.model.language.state import State
 from slotproof.model.system.attention import group
 
@@ -31,10 +30,9 @@ def remove_skipped_blocks(s: State, r: Int, processed: Int) -> State:
 
 
 def cache_blocks(s: State, r: Int, num_tokens: Int) -> State:
-    """Stage 4: hashes, up to the last place at which the groups could agree on a hit."""
-    tokens = num_tokens if GROUPS_CACHE_ALL in s.engine.behaviours else s.engine.align_down(num_tokens)
+    """Stage 4: hashes."""
     return for_each_group(
-        s, "cache-groups", r, lambda t, row: group.cache_blocks(t, row, tokens), num_tokens=tokens
+        s, "cache-groups", r, lambda t, row: group.cache_blocks(t, row, num_tokens), num_tokens=num_tokens
     )
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from slotproof.model.language.algebra import Bool, Function, Int, both, either, ite, negate
+from slotproof.model.language.algebra import Bool, Function, Int, both, either, implies, ite, negate
+from slotproof.model.language.engine import DENSE
 from slotproof.model.language.keys import block_key
 from slotproof.model.language.state import NULL_BLOCK, PREEMPTED, WAITING, State
 from slotproof.model.system.attention.group import hit_start
@@ -19,6 +20,8 @@ class Hits:
     tokens: Int
     num: Function
     at: Function
+    junction: Int = 0
+    """Where the hit of the groups that are looked up first ends, if that is further; else 0."""
 
 
 NO_HITS = Hits(0, lambda g: 0, lambda g, i: NULL_BLOCK)
@@ -29,9 +32,10 @@ def get_computed_blocks(s: State, r: Int) -> Hits:
     to compute.
 
     It ends where a block of every group ends. A group of full attention needs every block from the first; a
-    window the blocks that span it, or a prefix shorter than that. Of several blocks with one key the
-    earliest hashed is the hit. (vLLM looks at the groups in turn, each up to what the one before found, until
-    none finds less; that comes to the same.)
+    window or a chunk the blocks that the next token looks at. A group that drops the last block of a hit
+    finds one more than it gives. Of several blocks with one key the earliest hashed is the hit. (vLLM looks
+    at the groups in turn, each up to what the one before found, until none finds less. That comes to the
+    same, unless several kinds of windows drop: KNOWN.md.)
     """
     engine, rules, read = s.engine, s.engine.rules, s.read
     groups = engine.groups
@@ -60,17 +64,39 @@ def get_computed_blocks(s: State, r: Int) -> Hits:
             return either(end == 0, found(g, end - 1))
         return read.every(hit_start(engine, g, end), end, partial(found, g))
 
+    def is_behind(g: Int, n: Int) -> Bool:
+        """The block behind the hit is found too; one group alone looks for no more than it may give."""
+        end = blocks(g, n)
+        most = s.num_tokens(r) - (1 if groups.is_one and rules.lookup_leaves_a_token else 0)
+        return both(engine.tokens(end + 1, g) <= most, found(g, end))
+
+    def finds(g: Int, n: Int) -> Bool:
+        if not rules.lookup_drops_last_block:
+            return hit(g, n)
+        return both(hit(g, n), implies(groups.drops(g), is_behind(g, n)))
+
     def agree(n: Int) -> Bool:
         asked = groups.num if rules.lookup_agrees_on_a_length else 1
-        return read.every(0, asked, lambda g: hit(g, n))
+        return read.every(0, asked, lambda g: finds(g, n))
 
     units = read.largest(limit, agree)
+
+    def junction() -> Int:
+        """Where the groups that are looked up first leave the others behind."""
+
+        def lead(n: Int) -> Bool:
+            return read.every(0, groups.num, lambda g: implies(groups.leads(g), finds(g, n)))
+
+        first = read.largest(limit, lead)
+        return ite(first > units, read.times(first, unit), 0)
 
     def at(g: Int, i: Int) -> Int:
         needed = both(i >= hit_start(engine, g, blocks(g, units)), i < blocks(g, units))
         return ite(needed, block(g, i), NULL_BLOCK)
 
-    return Hits(read.times(units, unit), lambda g: blocks(g, units), at)
+    sparse = engine.retention_interval is not DENSE and not groups.is_one
+    left = read.opaque("junction", junction, r) if sparse else 0
+    return Hits(read.times(units, unit), lambda g: blocks(g, units), at, left)
 
 
 def hits_for(s: State, r: Int, skip_cache: Bool) -> Hits:
@@ -80,4 +106,5 @@ def hits_for(s: State, r: Int, skip_cache: Bool) -> Hits:
     if looks is False:
         return NO_HITS
     hits = get_computed_blocks(s, r)
-    return Hits(ite(looks, hits.tokens, 0), lambda g: ite(looks, hits.num(g), 0), hits.at)
+    num, left = (lambda g: ite(looks, hits.num(g), 0)), ite(looks, hits.junction, 0)
+    return Hits(ite(looks, hits.tokens, 0), num, hits.at, left)

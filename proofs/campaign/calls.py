@@ -9,6 +9,7 @@ calls grow simple.
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import lcm
 from random import Random
 from typing import Any, TypeVar
 
@@ -30,6 +31,9 @@ from slotproof.impl.protocol import (
     ResetPrefixCache,
     TakeNewBlockIds,
 )
+from slotproof.model.language.engine import DENSE
+from slotproof.model.language.groups import CHUNKED_LOCAL, FULL, SLIDING_WINDOW
+from slotproof.model.language.groups import Group as ModelGroup
 from slotproof.model.language.state import LOADING, PREEMPTED, RUNNING, UNKNOWN, WAITING
 from slotproof.model.running import Running, Stuck
 from slotproof.model.system.allocate_slots import Ask, allocate_slots
@@ -311,7 +315,26 @@ def call_name(call: Call) -> str:
 def model_config(config: Config) -> dict[str, Any]:
     """The keywords of `Running` for a configuration."""
     fields = msgspec.structs.asdict(config)
-    return fields | {"groups": tuple((group.block_size, group.sliding_window) for group in config.groups)}
+    every = fields.pop("retention_interval")
+    for name in ("block_size", "sliding_window", "attention_chunk_size", "is_eagle", "extra_retained_tokens"):
+        del fields[name]
+    reprefillable = max(0, fields.pop("num_prefill_lookahead") - 1)
+    groups = tuple(model_group(group) for group in config.all_groups)
+    return fields | {
+        "groups": groups,
+        "num_reprefillable": reprefillable,
+        "retention_interval": DENSE if every is None else every,
+    }
+
+
+def model_group(group: Group) -> ModelGroup:
+    """A group, in the model."""
+    kind, window = FULL, 1
+    if group.sliding_window is not None:
+        kind, window = SLIDING_WINDOW, group.sliding_window
+    elif group.attention_chunk_size is not None:
+        kind, window = CHUNKED_LOCAL, group.attention_chunk_size
+    return ModelGroup(group.block_size, kind, window, group.is_eagle, group.extra_retained_tokens)
 
 
 def configurations(seed: int, has_groups: bool = False) -> tuple[Config, ...]:
@@ -328,20 +351,61 @@ def configurations(seed: int, has_groups: bool = False) -> tuple[Config, ...]:
 
 
 def _of_several_groups(random: Random, index: int) -> Config:
-    """The first group has the smallest blocks, and full attention has no others: vLLM also keys the last
-    partial block of a prompt in full attention with larger blocks, which is not in the model (KNOWN.md)."""
-    size, other = random.choice(((1, 1), (1, 2), (1, 3), (2, 2), (2, 4), (4, 8)))
+    """Two to four groups, mostly; of full attention, windows and chunks, some with a draft head, and some that
+    keep few blocks of windows.
+
+    Full attention has the smallest blocks: vLLM also keys the last partial block of a prompt in full attention
+    with larger blocks, which is not in the model (KNOWN.md).
+    """
+    chunks = index % 4 == 3
+    size, other = random.choice(
+        ((1, 1), (2, 2)) if chunks else ((1, 1), (1, 2), (1, 3), (2, 2), (2, 4), (4, 8))
+    )
     windows = [random.choice((2, 3, 5, 8)) for _ in range(1 + index % 3)]
+    groups = [
+        Group(block_size=size, sliding_window=random.choice((None, None, None, 2 * size + 1))),
+        *(Group(block_size=other, sliding_window=window) for window in windows),
+    ]
+    if chunks:
+        groups[-1] = Group(block_size=size, attention_chunk_size=size * random.choice((1, 2, 3)))
+        groups = groups if random.random() < 0.7 else groups[-1:]
+    unit = lcm(*(group.block_size for group in groups))
     num_blocks = random.choice((8, 16, 24, 32))
-    return Config(
+    drops = index % 4 in (1, 2) and random.random() < 0.8
+    lookahead = random.choice((0, 0, 1, min(2, unit), unit)) if drops else 0
+    if drops:
+        groups = _with_draft_head(random, groups, lookahead)
+    has_window = any(group.sliding_window for group in groups)
+    return _config(
+        groups,
         num_blocks=num_blocks,
-        block_size=size,
         max_model_len=size * random.choice((num_blocks // 4, num_blocks // 2, num_blocks)),
-        sliding_window=random.choice((None, None, None, 2 * size + 1)),
-        groups=tuple(Group(block_size=other, sliding_window=window) for window in windows),
         watermark_blocks=random.choice((0, 1, 2)),
         max_in_flight_tokens=random.choice((3, 5, 1 << 30, 1 << 30)),
+        num_prefill_lookahead=lookahead,
+        retention_interval=random.choice((0, 0, 2 * unit, 4 * unit)) if has_window and index % 2 else None,
     )
+
+
+def _with_draft_head(random: Random, groups: list[Group], lookahead: int) -> list[Group]:
+    """One group drops, or all of full attention and windows of one kind; windows retain what they may."""
+    retained = max(0, lookahead - 1)
+    chosen = random.choice([g for g, group in enumerate(groups) if group.attention_chunk_size is None])
+    of_one_kind = len({(g.block_size, g.sliding_window) for g in groups if g.sliding_window}) <= 1
+    all_drop = of_one_kind and random.random() < 0.3
+    return [
+        msgspec.structs.replace(
+            group,
+            is_eagle=group.attention_chunk_size is None and (all_drop or g == chosen),
+            extra_retained_tokens=retained if group.sliding_window else 0,
+        )
+        for g, group in enumerate(groups)
+    ]
+
+
+def _config(groups: list[Group], **fields: Any) -> Config:
+    first = msgspec.structs.asdict(groups[0])
+    return Config(**first, groups=tuple(groups[1:]), **fields)
 
 
 def _configuration(random: Random, index: int) -> Config:

@@ -140,7 +140,7 @@ class Situation:
     @property
     def looks_back(self) -> Any:
         """Some hit needs the request's blocks: with a window of one token, none does."""
-        return as_term(is_reachable(self.engine, 0, 0))
+        return as_term(is_reachable(self.before, 0, 0))
 
     def table(self, path: Path, i: Any) -> Any:
         """Entry i of the request's table; what the invariants say of it is known from here on."""

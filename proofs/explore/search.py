@@ -24,6 +24,7 @@ from slotproof.model.language.engine import Engine
 from slotproof.model.language.groups import Groups, some_groups
 from slotproof.model.language.rules import Rules
 from slotproof.model.language.state import FIELDS, FUNCTIONS, HAND, NULL_BLOCK, State, initial
+from slotproof.proofs.campaign.calls import model_config, model_group
 from slotproof.proofs.prove.claims import as_term
 
 ARGUMENTS: dict[str, tuple[str, ...]] = {
@@ -40,7 +41,7 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
     "holder_index": ("block", "reference"),
 }
 """What the arguments of a field are; of the others, a block or a request."""
-_OF_REQUEST = ("status", "num_tokens", "computed", "in_flight", "unwritten", "slots")
+_OF_REQUEST = ("status", "num_tokens", "computed", "in_flight", "prompt", "junction", "unwritten", "slots")
 _DEFAULT: dict[str, Any] = {"rank": -1, "held_rank": -1, "evicted_idle": False}
 
 
@@ -201,6 +202,9 @@ class Tables:
             found, when = self.named(ite(better, b, found)), self.named(ite(better, state.stamp(b), when))
         return found
 
+    def opaque(self, name: str, definition: Callable[[], Any], *of: Int) -> Any:
+        return definition()
+
     def floor_div(self, tokens: Int, size: Int) -> Int:
         if isinstance(size, int) and (isinstance(tokens, int) or size == 1):
             return tokens // size if isinstance(tokens, int) else tokens
@@ -262,7 +266,7 @@ def _constant(condition: Bool) -> Bool:
 
 def _groups(config: Config, sizes: Sizes) -> Groups:
     """The groups of a configuration, of which any may be asked for by a term."""
-    known = some_groups([(group.block_size, group.sliding_window) for group in config.all_groups])
+    known = some_groups([model_group(group) for group in config.all_groups])
     if known.is_one:
         return known
     domain = (sizes.domain("group"),)
@@ -277,7 +281,10 @@ def _groups(config: Config, sizes: Sizes) -> Groups:
         known,
         kind=of_group(known.kind),
         block_size=of_group(known.block_size),
-        window=of_group(lambda g: known.window(g) or 1),
+        window=of_group(known.window),
+        drops=of_group(known.drops),
+        retained=of_group(known.retained),
+        leads=of_group(known.leads),
         owner=of_row(known.owner),
         of_row=of_row(known.of_row),
     )
@@ -302,5 +309,6 @@ def start(config: Config, rules: Rules, requests: int) -> tuple[Tables, State]:
         max_in_flight_tokens=config.max_in_flight_tokens,
         rules=rules,
         read=read,
+        **{name: model_config(config)[name] for name in ("num_reprefillable", "retention_interval")},
     )
     return read, initial(engine)

@@ -18,10 +18,11 @@ from typing import Any
 import z3
 
 from slotproof.model.language.algebra import Bool, Function, Int, both, either, implies, ite, within
-from slotproof.model.language.engine import Engine
+from slotproof.model.language.engine import DENSE, Engine
 from slotproof.model.language.groups import FULL as FULL_KIND
 from slotproof.model.language.groups import SLIDING_WINDOW as WINDOW_KIND
-from slotproof.model.language.groups import Groups, one_group
+from slotproof.model.language.groups import CHUNKED_LOCAL as CHUNK_KIND
+from slotproof.model.language.groups import Group, Groups, one_group
 from slotproof.model.language.rules import Rules
 from slotproof.model.language.state import FIELDS, FUNCTIONS, NO_HASH, NULL_BLOCK, State
 from slotproof.proofs.campaign.kinds import HYBRID, SLIDING_WINDOW
@@ -126,11 +127,14 @@ class Symbols:
             max_in_flight_tokens=self.names.integer("max_in_flight"),
             rules=rules,
             read=self,
+            num_reprefillable=0 if groups.is_one else self.names.integer("num_reprefillable"),
+            retention_interval=DENSE if groups.is_one else self.names.integer("retention_interval"),
         )
         engine = self.engine
         self.assume(
             both(engine.num_blocks >= 1, engine.max_model_len >= 1, engine.watermark_blocks >= 0),
             engine.max_in_flight_tokens >= 0,
+            both(engine.num_reprefillable >= 0, engine.retention_interval >= DENSE),
             *(claim.assumed() for claim in (*KEYS, *properties, *facts)),
         )
 
@@ -265,6 +269,12 @@ class Symbols:
             self.assumed.append(Claim("earliest", "keys", 1, is_hit, (found,)).assumed())
         return block(key)
 
+    def opaque(self, name: str, definition: Callable[[], Any], *of: Int) -> Any:
+        if self.engine.groups.is_one:
+            return definition()
+        sort = z3.IntSort() if name == "junction" else z3.BoolSort()
+        return z3.Function(name, *[z3.IntSort()] * len(of), sort)(*of)
+
     def floor_div(self, tokens: Int, size: Int) -> Int:
         return arithmetic.floor(tokens, size)
 
@@ -296,9 +306,12 @@ def _groups(kind: str, names: Names) -> tuple[Groups, list[Claim]]:
     """The groups of an engine of a kind, and what is known of them."""
     if kind != HYBRID:
         size = names.integer("block_size")
-        window = names.integer("window") if kind == SLIDING_WINDOW else None
-        sizes = size >= 1 if window is None else both(size >= 1, window >= 1)
-        return one_group(size, window), [_fact("sizes", lambda: sizes), arithmetic.at_zero(size)]
+        window = names.integer("window") if kind == SLIDING_WINDOW else 1
+        group = Group(size, WINDOW_KIND, window) if kind == SLIDING_WINDOW else Group(size)
+        return one_group(group), [
+            _fact("sizes", lambda: both(size >= 1, window >= 1)),
+            arithmetic.at_zero(size),
+        ]
     return _any_groups(names)
 
 
@@ -310,16 +323,18 @@ def _any_groups(names: Names) -> tuple[Groups, list[Claim]]:
     """Any number of groups, each of any kind. Rows are pairs of a request and a group; nothing more is known
     of their numbers."""
     num, unit = names.integer("num_groups"), _SCHEDULER_BLOCK_SIZE
-    kind, size, window, owner, of_row = (
-        names.function(name) for name in ("kind", "block_size", "window", "owner", "group")
+    kind, size, window, retained, owner, of_row = (
+        names.function(name) for name in ("kind", "block_size", "window", "retained", "owner", "group")
     )
+    drops, leads = (names.function(name, 1, z3.BoolSort()) for name in ("drops", "leads"))
     row = names.function("row", 2)
 
     def is_group(g: Int) -> Bool:
         return within(0, g, num)
 
     def numbers(g: Int) -> Bool:
-        return both(size(g) >= 1, window(g) >= 1, either(kind(g) == FULL_KIND, kind(g) == WINDOW_KIND))
+        kinds = (kind(g) == known for known in (FULL_KIND, WINDOW_KIND, CHUNK_KIND))
+        return both(size(g) >= 1, window(g) >= 1, retained(g) >= 0, either(*kinds))
 
     def is_row(r: Int, g: Int) -> Bool:
         named = both(row(r, g) >= 0, owner(row(r, g)) == r, of_row(row(r, g)) == g)
@@ -332,7 +347,13 @@ def _any_groups(names: Names) -> tuple[Groups, list[Claim]]:
         tokens = arithmetic.times(n, unit)
         return arithmetic.times(arithmetic.floor(tokens, size(g)), size(g)) == tokens
 
+    def is_of_blocks(n: Int, g: Int) -> Bool:
+        tokens = arithmetic.times(n, window(g))
+        whole = arithmetic.times(arithmetic.floor(tokens, size(g)), size(g)) == tokens
+        return implies(kind(g) == CHUNK_KIND, whole)
+
     facts = [
+        _fact("chunks", is_of_blocks, lambda n, g: arithmetic.floor(arithmetic.times(n, window(g)), size(g))),
         _fact("numbers", lambda: both(num >= 1, unit >= 1)),
         _fact("sizes", numbers, size, kind, window),
         arithmetic.at_zero(unit),
@@ -341,7 +362,7 @@ def _any_groups(names: Names) -> tuple[Groups, list[Claim]]:
         _fact("pairs", is_pair, owner, of_row),
         _fact("multiples", is_multiple, lambda n, g: arithmetic.floor(arithmetic.times(n, unit), size(g))),
     ]
-    return Groups(num, kind, size, window, row, owner, of_row), facts
+    return Groups(num, kind, size, window, drops, retained, leads, row, owner, of_row), facts
 
 
 def count_is_bounded(counted: Callable[[Int], Int], low: Any, high: Any) -> z3.BoolRef:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from slotproof.model.language.algebra import Bool, Int, both, minimum
+from slotproof.model.language.algebra import Bool, Int, both, ite, maximum, minimum
+from slotproof.model.language.behaviours import GROUPS_CACHE_ALL
 from slotproof.model.language.engine import Engine
 from slotproof.model.language.groups import FULL
 from slotproof.model.language.state import State
@@ -40,9 +41,31 @@ def hit_start(engine: Engine, g: Int, blocks: Int) -> Int:
     return by_kind(engine, g, lambda kind: kind.hit_start(engine, g, blocks))
 
 
-def is_reachable(engine: Engine, g: Int, i: Int) -> Bool:
-    """Some hit needs block i of group g."""
-    return by_kind(engine, g, lambda kind: kind.is_reachable(engine, g, i))
+def keeps(s: State, row: Int, i: Int) -> Bool:
+    """A hit may need entry i of a row."""
+    return by_kind(s.engine, s.engine.group(row), lambda kind: kind.is_reachable(s, row, i))
+
+
+def is_reachable(s: State, row: Int, i: Int) -> Bool:
+    """`keeps`, where it only matters that it is one way or the other."""
+    return s.read.opaque("reachable", lambda: keeps(s, row, i), row, i)
+
+
+def null_blocks(engine: Engine, g: Int, num_hits: Int, total: Int) -> Int:
+    """The null blocks that a row starts with when it adopts a hit: what is skipped, and what the hit has none
+    for (with tokens retained before the window, that is more)."""
+    return maximum(skipped_blocks(engine, g, total), hit_start(engine, g, num_hits))
+
+
+def cacheable_tokens(engine: Engine, g: Int, num_tokens: Int) -> Int:
+    """Of so many tokens, those whose blocks may get a hash in group g: up to a place that groups can agree
+    on, and where a hit drops its last block, up to that one."""
+    final = maximum(0, num_tokens - engine.num_reprefillable)
+    if engine.groups.is_one or GROUPS_CACHE_ALL in engine.behaviours:
+        return final
+    aligned = engine.align_down(num_tokens)
+    behind = minimum(final, engine.align_down(final) + engine.groups.block_size(g))
+    return ite(both(engine.groups.drops(g), aligned > 0), behind, aligned)
 
 
 def remove_skipped_blocks(s: State, row: Int, processed: Int) -> State:
@@ -60,7 +83,7 @@ def cache_blocks(s: State, row: Int, num_tokens: Int) -> State:
     full, cached = num_full_blocks(engine, g, num_tokens), s.num_cached(row)
 
     def step(t: State, i: Int) -> State:
-        return publish(t, row, i, is_reachable(engine, g, i))
+        return publish(t, row, i, is_reachable(t, row, i))
 
     return s.read.when(
         both(engine.enable_caching, full > cached),
@@ -72,7 +95,7 @@ def cache_blocks(s: State, row: Int, num_tokens: Int) -> State:
 def num_full_blocks(engine: Engine, g: Int, num_tokens: Int) -> Int:
     """The blocks of group g whose hashes are due when its first `num_tokens` tokens are computed."""
     count = engine.full_blocks if engine.rules.hash_full_blocks_only else engine.blocks
-    return count(num_tokens, g)
+    return count(cacheable_tokens(engine, g, num_tokens), g)
 
 
 def free(s: State, row: Int) -> State:

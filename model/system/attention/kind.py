@@ -7,8 +7,9 @@ from typing import Any, Protocol
 
 from slotproof.model.language.algebra import Bool, Int, ite
 from slotproof.model.language.engine import Engine
-from slotproof.model.language.groups import FULL, SLIDING_WINDOW
-from slotproof.model.system.attention import full_attention, sliding_window
+from slotproof.model.language.groups import CHUNKED_LOCAL, FULL, SLIDING_WINDOW
+from slotproof.model.language.state import State
+from slotproof.model.system.attention import chunked_local, full_attention, sliding_window
 
 
 class Kind(Protocol):
@@ -26,12 +27,16 @@ class Kind(Protocol):
         """The first of `blocks` blocks that the token behind them attends to, and a hit of them needs."""
         ...
 
-    def is_reachable(self, engine: Engine, g: Int, i: Int) -> Bool:
-        """Some hit needs block i: it is worth a hash."""
+    def is_reachable(self, s: State, row: Int, i: Int) -> Bool:
+        """A hit may need entry i of a row: it is worth a hash."""
         ...
 
 
-KINDS: dict[int, Kind] = {FULL: full_attention, SLIDING_WINDOW: sliding_window}
+KINDS: dict[int, Kind] = {
+    FULL: full_attention,
+    SLIDING_WINDOW: sliding_window,
+    CHUNKED_LOCAL: chunked_local,
+}
 
 
 def by_kind(engine: Engine, g: Int, of: Callable[[Kind], Any]) -> Any:
@@ -39,4 +44,7 @@ def by_kind(engine: Engine, g: Int, of: Callable[[Kind], Any]) -> Any:
     number = engine.groups.kind(g)
     if isinstance(number, int):
         return of(KINDS[number])
-    return ite(number == SLIDING_WINDOW, of(sliding_window), of(full_attention))
+    chosen = of(full_attention)
+    for kind in (CHUNKED_LOCAL, SLIDING_WINDOW):
+        chosen = ite(number == kind, of(KINDS[kind]), chosen)
+    return chosen

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from slotproof.model.language.algebra import Bool, Int, either, maximum, minimum
+from slotproof.model.language.algebra import Bool, Int, both, either, ite, maximum, minimum, within
 from slotproof.model.language.behaviours import GROUPS_CACHE_ALL, WINDOW_OF_ONE_CACHED
-from slotproof.model.language.engine import Engine
+from slotproof.model.language.engine import DENSE, Engine
+from slotproof.model.language.state import State
 
 
 def skipped_tokens(engine: Engine, g: Int, computed: Int) -> Int:
-    """Tokens before the window of token `computed`."""
-    return maximum(0, computed - engine.groups.window(g) + 1)
+    """Tokens before the window of token `computed`, and before those that are retained behind it."""
+    return maximum(0, computed - engine.groups.window(g) + 1 - engine.groups.retained(g))
 
 
 def admission_cap(engine: Engine, g: Int) -> Int:
     """The window and what is in flight, which may start inside a block."""
-    tokens = minimum(engine.groups.window(g) - 1 + engine.max_in_flight_tokens, engine.max_model_len)
+    window = engine.groups.window(g) - 1 + engine.groups.retained(g)
+    tokens = minimum(window + engine.max_in_flight_tokens, engine.max_model_len)
     return engine.blocks(tokens, g) + 1
 
 
@@ -23,14 +25,65 @@ def hit_start(engine: Engine, g: Int, blocks: Int) -> Int:
     return maximum(0, blocks - maximum(1, _run(engine, g)))
 
 
-def is_reachable(engine: Engine, g: Int, i: Int) -> Bool:
-    """The blocks that span a window before a place at which a hit may end; with a window of one, none."""
-    if engine.groups.is_one:
-        return either(WINDOW_OF_ONE_CACHED in engine.behaviours, engine.groups.window(g) > 1)
+def is_reachable(s: State, row: Int, i: Int) -> Bool:
+    """One of the blocks before a place at which a hit may end that windows keep blocks for: densely, every
+    place at which groups can agree; sparsely, one in each interval, and where a prompt can be taken up again.
+    """
+    engine, g = s.engine, s.engine.group(row)
+    if engine.groups.is_one and WINDOW_OF_ONE_CACHED in engine.behaviours:
+        return True
+    if engine.groups.is_one and engine.retention_interval is DENSE and engine.groups.drops(g) is False:
+        return engine.groups.window(g) > 1  # every block is such a place
     if GROUPS_CACHE_ALL in engine.behaviours:
         return True
-    end = engine.tokens(i + 1, g)
-    return engine.align_up(end) - end < engine.tokens(engine.blocks(engine.groups.window(g) - 1, g), g)
+    every, dense = engine.retention_interval, is_before_each(engine, g, i, engine.scheduler_block_size)
+    if every is DENSE:
+        return dense
+    sparse = either(
+        both(every > 0, is_before_each(engine, g, i, maximum(1, every))),
+        *(both(there, is_before(engine, g, i, place)) for there, place in resumed_at(s, engine.owner(row))),
+    )
+    if not engine.rules.retention_keeps_resumed:
+        sparse = both(every > 0, is_before_each(engine, g, i, maximum(1, every)))
+    return ite(every == DENSE, dense, sparse)
+
+
+def is_before_each(engine: Engine, g: Int, i: Int, interval: Int) -> Bool:
+    """Block i is one of those that a hit needs which ends at a multiple of an interval. Where a hit drops its
+    last block, that one counts too."""
+    read, needed, behind = engine.read, _needed(engine, g), _behind(engine, g)
+    end = engine.tokens(i - behind + 1, g)
+    up_to_place = read.times(read.ceil_div(end, interval), interval) - end
+    whole = engine.tokens(needed, g) >= interval
+    return both(either(i >= behind, whole), up_to_place < engine.tokens(needed, g))
+
+
+def is_before(engine: Engine, g: Int, i: Int, place: Int) -> Bool:
+    """Block i is one of those that a hit needs which ends at the last place that groups can agree on up to
+    `place`."""
+    end = engine.full_blocks(engine.align_down(place), g) + _behind(engine, g)
+    return within(end - _needed(engine, g), i, end)
+
+
+def resumed_at(s: State, r: Int) -> list[tuple[Bool, Int]]:
+    """Where the prompt of r can be taken up, if there is such a place: by one that is sent again, which leaves
+    a token to compute; with a draft head a block lower, and there by one that goes on too; and where its
+    groups did not agree."""
+    engine, unit = s.engine, s.engine.scheduler_block_size
+    last, all_of_it = s.prompt(r) - 1, s.prompt(r)
+    lower = [maximum(0, engine.align_down(place) - unit) for place in (last, all_of_it)]
+    dropped = engine.some_group_drops
+    return [(True, ite(dropped, lower[0], last)), (dropped, lower[1]), (s.junction(r) > 0, s.junction(r))]
+
+
+def _behind(engine: Engine, g: Int) -> Int:
+    """Blocks behind a hit that it takes to find it."""
+    return ite(engine.groups.drops(g), 1, 0)
+
+
+def _needed(engine: Engine, g: Int) -> Int:
+    """Blocks in a row that it takes to find a hit."""
+    return engine.blocks(engine.groups.window(g) - 1, g) + _behind(engine, g)
 
 
 def _run(engine: Engine, g: Int) -> Int:

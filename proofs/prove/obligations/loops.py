@@ -197,12 +197,11 @@ def _no_facts(read: Symbols, s: State, low: Int, k: Int, t: State, of: dict[str,
 
 def _publish_known(read: Symbols, s: State, low: Int, k: Int, of: dict[str, Any]) -> dict[str, Any]:
     r = of["row"]
-    g = s.engine.group(r)
 
     def published(b: Int) -> Bool:
         i = s.writer_index(b)
         entry = both(within(low, i, k), s.is_live(r, i), s.table(r, i) == b)
-        return both(is_reachable(s.engine, g, i), entry)
+        return both(is_reachable(s, r, i), entry)
 
     return {
         "block_hash": lambda b: ite(published(b), block_key(s.engine, r, s.writer_index(b)), s.block_hash(b)),
@@ -261,7 +260,7 @@ LOOPS: dict[str, Loop] = {
             "stage 4",
             "step publish",
             lambda s, k, of: s.table(of["row"], k),
-            lambda s, k, of: publish(s, of["row"], k, is_reachable(s.engine, s.engine.group(of["row"]), k)),
+            lambda s, k, of: publish(s, of["row"], k, is_reachable(s, of["row"], k)),
             (),
             _publish_known,
             _publish_needs,

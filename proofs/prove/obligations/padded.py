@@ -79,7 +79,7 @@ def _is_ready(s: State, r: Any, ask: Ask) -> dict[str, Bool]:
     of its window is given back, its known tokens are hashed."""
     engine, row, limit = s.engine, s.engine.row(r, 0), s.engine.max_model_len
     gone = skipped_blocks(engine, 0, s.computed(r) - s.in_flight(r))
-    due = num_full_blocks(engine, 0, engine.align_down(s.num_tokens(r)))
+    due = num_full_blocks(engine, 0, s.num_tokens(r))
     return {
         "runs-past-its-tokens": both(s.status(r) == RUNNING, s.num_tokens(r) <= s.computed(r)),
         "has-the-slots": slots_asked(s, row, ask, s.computed(r)) <= s.length(row),

@@ -10,7 +10,7 @@ from slotproof.model.language.algebra import Bool, Int, both, implies, ite, maxi
 from slotproof.model.language.keys import block_key
 from slotproof.model.language.state import NULL_BLOCK, State
 from slotproof.model.system.allocate_slots import Ask, adopt_row, is_idle_hit
-from slotproof.model.system.attention.group import skipped_blocks
+from slotproof.model.system.attention.group import null_blocks, skipped_blocks
 from slotproof.model.system.prefix_cache import Hits
 from slotproof.proofs.prove.claims import Claim
 from slotproof.proofs.prove.obligations.group_loops.group_loop import (
@@ -36,6 +36,11 @@ def hit_range(s: State, hits: Hits, g: Int, total: Int) -> tuple[Int, Int]:
     return minimum(skipped_blocks(s.engine, g, total), num), num
 
 
+def adopted_from(s: State, hits: Hits, g: Int, total: Int) -> Int:
+    """The first hit that is adopted: those before are null blocks."""
+    return null_blocks(s.engine, g, hits.num(g), total)
+
+
 def idle_of(s: State, hits: Hits, total: Int) -> Callable[[Int], Int]:
     """The hits of group g that are idle."""
 
@@ -51,7 +56,7 @@ def _adopt_known(read: Symbols, s: State, k: Int, of: Of) -> dict[str, Any]:
     idle = read.summed(idle_of(s, hits, total))
 
     def skip(q: Int) -> Int:
-        return skipped_blocks(engine, engine.group(q), total)
+        return adopted_from(s, hits, engine.group(q), total)
 
     def num(q: Int) -> Int:
         return hits.num(engine.group(q))
@@ -86,7 +91,9 @@ def _adopt_needs(read: Symbols, s: State, of: Of) -> list[Claim]:
 
     def found(g: Int, i: Int) -> Bool:
         b = hits.at(g, i)
-        needed = both(within(0, g, engine.groups.num), skipped_blocks(engine, g, total) <= i, i < hits.num(g))
+        needed = both(
+            within(0, g, engine.groups.num), within(adopted_from(s, hits, g, total), i, hits.num(g))
+        )
         is_key = s.block_hash(b) == block_key(engine, engine.row(r, g), i)
         return implies(needed, both(s.is_block(b), is_key))
 

@@ -51,7 +51,7 @@ def _cache_known(read: Symbols, s: State, k: Int, of: Of) -> dict[str, Any]:
         g = engine.group(s.writer_row(b))
         due = within(s.num_cached(q), i, s.num_cached(q) + own(q))
         entry = both(s.is_live(q, i), s.table(q, i) == b)
-        return both(within(0, g, k), is_reachable(engine, g, i), due, entry)
+        return both(within(0, g, k), is_reachable(s, q, i), due, entry)
 
     def stamp(b: Int) -> Int:
         return s.clock + total(engine.group(s.writer_row(b))) + s.writer_index(b) - s.num_cached(row(b))
