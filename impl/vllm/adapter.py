@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from slotproof.impl.adapter import Adapter, Hit
-from slotproof.impl.ledger import Entry, Status
 from slotproof.impl.group_checks import check_groups
+from slotproof.impl.ledger import Entry, Status
 from slotproof.impl.protocol import (
     AddRequest,
     Allocate,

@@ -10,7 +10,6 @@ from slotproof.model.language.groups import FULL, Groups
 from slotproof.model.language.reading import Reading
 from slotproof.model.language.rules import Rules
 
-
 DENSE = -1
 
 

@@ -19,9 +19,9 @@ import z3
 
 from slotproof.model.language.algebra import Bool, Function, Int, both, either, implies, ite, within
 from slotproof.model.language.engine import DENSE, Engine
+from slotproof.model.language.groups import CHUNKED_LOCAL as CHUNK_KIND
 from slotproof.model.language.groups import FULL as FULL_KIND
 from slotproof.model.language.groups import SLIDING_WINDOW as WINDOW_KIND
-from slotproof.model.language.groups import CHUNKED_LOCAL as CHUNK_KIND
 from slotproof.model.language.groups import Group, Groups, one_group
 from slotproof.model.language.rules import Rules
 from slotproof.model.language.state import FIELDS, FUNCTIONS, NO_HASH, NULL_BLOCK, State
