@@ -32,9 +32,9 @@ class ContractError(ValueError):
 class Running:
     """The model, run: a state and what its requests are made of.
 
-    Args are the fields of a configuration, in blocks and tokens as in `Engine`. Without `groups` it has one, of
-    full attention or with a `sliding_window`. With `ghosts` the ghost fields are
-    kept, so that the invariants can be evaluated.
+    Args are the fields of a configuration, in blocks and tokens as in `Engine`. Without `groups` it has one,
+    of full attention or with a `sliding_window`. With `ghosts` the ghost fields are kept, so that the
+    invariants can be evaluated.
     """
 
     def __init__(

@@ -11,7 +11,7 @@ from slotproof.model.language.algebra import Bool, Int, both, implies, ite, maxi
 from slotproof.model.language.state import State
 from slotproof.model.scheduling.caller import Outcome, waits
 from slotproof.model.system.allocate_slots import Ask, is_idle_hit
-from slotproof.model.system.attention.group import skipped_blocks
+from slotproof.model.system.attention.group import null_blocks, skipped_blocks
 
 LEAVING = ("preempt", "finish")
 """The calls that "leave" is about."""
@@ -111,7 +111,7 @@ def covered(s: State, row: Int, ask: Ask, total: Int) -> Int:
 def idle_hits(s: State, row: Int, ask: Ask, total: Int) -> Int:
     """The hits that the row will hold and that sit in the free queue now."""
     g = s.engine.group(row)
-    low = minimum(skipped_blocks(s.engine, g, total), ask.hits.num(g))
+    low = minimum(null_blocks(s.engine, g, ask.hits.num(g), total), ask.hits.num(g))
     return s.read.count(low, ask.hits.num(g), partial(is_idle_hit, s, ask.hits), g)
 
 

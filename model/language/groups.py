@@ -74,8 +74,8 @@ def one_group(group: Group) -> Groups:
 
 
 def some_groups(groups: Sequence[Group]) -> Groups:
-    """Several groups. Those that are alike are looked up together, full attention first: if one drops its last
-    block, so do they all."""
+    """Several groups. Those that are alike are looked up together, full attention first: if one drops its
+    last block, so do they all."""
     if len(groups) == 1:
         return one_group(groups[0])
     num = len(groups)

@@ -167,7 +167,8 @@ def blocks_to_allocate(s: State, row: Int, ask: Ask, num_tokens: Int, total: Int
     new = maximum(0, required - maximum(skipped, s.length(row) + hits))
     if not engine.rules.count_idle_hits:
         return new
-    low = minimum(skipped, hits) if engine.rules.count_hits_in_window_only else 0
+    null = null_blocks(engine, g, hits, total)
+    low = minimum(null, hits) if engine.rules.count_hits_in_window_only else 0
     return new + engine.read.count(low, hits, partial(is_idle_hit, s, ask.hits), g)
 
 

@@ -351,11 +351,11 @@ def configurations(seed: int, has_groups: bool = False) -> tuple[Config, ...]:
 
 
 def _of_several_groups(random: Random, index: int) -> Config:
-    """Two to four groups, mostly; of full attention, windows and chunks, some with a draft head, and some that
-    keep few blocks of windows.
+    """Two to four groups, mostly; of full attention, windows and chunks, some with a draft head, and some
+    that keep few blocks of windows.
 
-    Full attention has the smallest blocks: vLLM also keys the last partial block of a prompt in full attention
-    with larger blocks, which is not in the model (KNOWN.md).
+    Full attention has the smallest blocks: vLLM also keys the last partial block of a prompt in full
+    attention with larger blocks, which is not in the model (KNOWN.md).
     """
     chunks = index % 4 == 3
     size, other = random.choice(

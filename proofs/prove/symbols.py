@@ -358,6 +358,7 @@ def _any_groups(names: Names) -> tuple[Groups, list[Claim]]:
         _fact("sizes", numbers, size, kind, window),
         arithmetic.at_zero(unit),
         _fact("zero", lambda g: arithmetic.at_zero(size(g)).body(), size),
+        _fact("no-chunk", lambda g: arithmetic.at_zero(window(g)).body(), window),
         _fact("rows", is_row, row),
         _fact("pairs", is_pair, owner, of_row),
         _fact("multiples", is_multiple, lambda n, g: arithmetic.floor(arithmetic.times(n, unit), size(g))),

@@ -1,11 +1,11 @@
-"""Chunked local attention (vLLM's `ChunkedLocalAttentionManager`): a token looks at those before it in its chunk.
+"""Chunked local attention (vLLM's `ChunkedLocalAttentionManager`): a token looks at its chunk, up to itself.
 
 A chunk is a whole number of blocks.
 """
 
 from __future__ import annotations
 
-from slotproof.model.language.algebra import Bool, Int, minimum
+from slotproof.model.language.algebra import Bool, Int, maximum, minimum
 from slotproof.model.language.engine import Engine
 from slotproof.model.language.state import State
 
@@ -13,7 +13,7 @@ from slotproof.model.language.state import State
 def skipped_tokens(engine: Engine, g: Int, computed: Int) -> Int:
     """Tokens before the chunk of token `computed`."""
     chunk = engine.groups.window(g)
-    return engine.read.times(engine.read.floor_div(computed, chunk), chunk)
+    return engine.read.times(engine.read.floor_div(maximum(0, computed), chunk), chunk)
 
 
 def admission_cap(engine: Engine, g: Int) -> Int:

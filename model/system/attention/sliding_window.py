@@ -66,9 +66,9 @@ def is_before(engine: Engine, g: Int, i: Int, place: Int) -> Bool:
 
 
 def resumed_at(s: State, r: Int) -> list[tuple[Bool, Int]]:
-    """Where the prompt of r can be taken up, if there is such a place: by one that is sent again, which leaves
-    a token to compute; with a draft head a block lower, and there by one that goes on too; and where its
-    groups did not agree."""
+    """Where the prompt of r can be taken up, if there is such a place: by one that is sent again, which
+    leaves a token to compute; with a draft head a block lower, and there by one that goes on too; and where
+    its groups did not agree."""
     engine, unit = s.engine, s.engine.scheduler_block_size
     last, all_of_it = s.prompt(r) - 1, s.prompt(r)
     lower = [maximum(0, engine.align_down(place) - unit) for place in (last, all_of_it)]

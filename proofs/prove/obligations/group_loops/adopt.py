@@ -10,7 +10,7 @@ from slotproof.model.language.algebra import Bool, Int, both, implies, ite, maxi
 from slotproof.model.language.keys import block_key
 from slotproof.model.language.state import NULL_BLOCK, State
 from slotproof.model.system.allocate_slots import Ask, adopt_row, is_idle_hit
-from slotproof.model.system.attention.group import null_blocks, skipped_blocks
+from slotproof.model.system.attention.group import null_blocks
 from slotproof.model.system.prefix_cache import Hits
 from slotproof.proofs.prove.claims import Claim
 from slotproof.proofs.prove.obligations.group_loops.group_loop import (
@@ -33,7 +33,7 @@ def _hits_of(read: Symbols) -> Of:
 
 def hit_range(s: State, hits: Hits, g: Int, total: Int) -> tuple[Int, Int]:
     num = hits.num(g)
-    return minimum(skipped_blocks(s.engine, g, total), num), num
+    return minimum(adopted_from(s, hits, g, total), num), num
 
 
 def adopted_from(s: State, hits: Hits, g: Int, total: Int) -> Int:
