@@ -116,6 +116,10 @@ TOLD: dict[str, tuple[Config, tuple[Call, ...]]] = {
     ),
     "hash_full_blocks_only": (engine(), (add(0, 1), allocate(0, 1))),
     "delay_cache_blocks": (engine(), (add(0, 1, 1, 1), allocate(0, 0, external=2, delay_cache=True))),
+    "retention_keeps_resumed": (
+        engine(block_size=1, retention_interval=0, groups=(Group(block_size=1, sliding_window=2),)),
+        (add(0, 1, 1),),
+    ),
     "null_block_set_aside": (engine(), (add(0, 1),)),
     "free_tail_first": (engine(num_blocks=4), IDLE_PAIR),
     "unhashed_to_front": (engine(num_blocks=4), (add(0, 1, 1, 2), allocate(0, 3), Finish(0))),
@@ -131,6 +135,10 @@ TOLD: dict[str, tuple[Config, tuple[Call, ...]]] = {
     "lookup_run_covers_window": (
         engine(sliding_window=4),
         (add(0, 1, 1, 2, 2), allocate(0, 4), EvictBlocks((1,)), add(1, 1, 1, 2, 2, 3)),
+    ),
+    "lookup_drops_last_block": (
+        engine(block_size=1, is_eagle=True, groups=(Group(block_size=1, sliding_window=2),)),
+        (add(0, 1, 1), allocate(0, 2), add(1, 1, 1, 2)),
     ),
     "lookup_agrees_on_a_length": (
         engine(block_size=1, groups=(Group(block_size=1),)),

@@ -14,7 +14,7 @@ from slotproof.model.claims.check import (
 )
 from slotproof.model.language.algebra import Bool, Int, both, either, iff, ite, maximum, minimum, negate
 from slotproof.model.language.engine import Engine
-from slotproof.model.language.groups import FULL, SLIDING_WINDOW
+from slotproof.model.language.groups import CHUNKED_LOCAL, FULL, SLIDING_WINDOW
 from slotproof.model.language.state import RUNNING, State
 from slotproof.model.scheduling.caller import Outcome, waits
 from slotproof.model.system.allocate_slots import Ask
@@ -145,8 +145,8 @@ def _cap_is_tight(s: State, g: Int) -> Part:
 
     window = groups.window(g) - 1 + groups.retained(g)
     tight = just_holds(sliding_window.admission_cap(engine, g) - 1, window)
-    if kind is SLIDING_WINDOW:
-        return Part(is_group(s, g), tight)
+    if CHUNKED_LOCAL not in groups.kinds:
+        return Part(both(is_group(s, g), kind == SLIDING_WINDOW), tight)
     cap = ite(kind == SLIDING_WINDOW, tight, just_holds(chunk, groups.window(g)))
     return Part(both(is_group(s, g), kind != FULL), cap)
 

@@ -240,7 +240,7 @@ def out_of_sight(engine: Engine, g: Int, blocks: Int, token: Int) -> Bool:
         return blocks <= 0
     end, window = engine.tokens(blocks, g), engine.groups.window(g)
     in_window = both(kind == SLIDING_WINDOW, end - 1 + window <= token)
-    if isinstance(kind, int) and kind != CHUNKED_LOCAL:
+    if CHUNKED_LOCAL not in engine.groups.kinds or kind is SLIDING_WINDOW:
         return either(blocks <= 0, in_window)
     read = engine.read
     in_chunk = both(kind == CHUNKED_LOCAL, end <= read.times(read.floor_div(token, window), window))

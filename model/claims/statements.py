@@ -36,10 +36,15 @@ from slotproof.model.language.algebra import (
     negate,
     within,
 )
+from slotproof.model.language.engine import DENSE
+from slotproof.model.language.groups import SLIDING_WINDOW
+from slotproof.model.language.keys import block_key
 from slotproof.model.language.state import NULL_BLOCK, RUNNING, State
 from slotproof.model.scheduling.caller import Outcome, is_missed
 from slotproof.model.scheduling.worker import arrives, end_of, is_written
 from slotproof.model.system.allocate_slots import Ask
+from slotproof.model.system.attention import sliding_window
+from slotproof.model.system.attention.group import hit_start, keeps
 from slotproof.model.system.prefix_cache import Hits
 
 
@@ -93,7 +98,13 @@ STATEMENTS = {
         Statement(
             "consistent-hit",
             "a hit is of one length, at which a block of every group ends, and each group supplies every "
-            "block that the next token reads there",
+            "block that the next token reads there; a group with a draft head has found one block more",
+        ),
+        Statement(
+            "mask-serves-replay",
+            "however few blocks of windows are kept, a prompt that is sent again, with nothing evicted, hits "
+            "what it would if all were kept (with a draft head: at the next place before); so does a longer "
+            "one, unless the prompt ends where blocks of all groups do",
         ),
         Statement("salt-isolation", "requests with different cache salts or LoRAs never share a block"),
         Statement(
@@ -378,6 +389,34 @@ def _hit_is_common(s: State, r: Int, hits: Hits, g: Int) -> Part:
     return Part(is_group(s, g), both(whole, s.engine.align_up(hits.tokens) == hits.tokens))
 
 
+def _hit_drops_a_block(s: State, r: Int, hits: Hits, g: Int) -> Part:
+    key = block_key(s.engine, s.engine.row(r, g), hits.num(g))
+    found = s.block_hash(s.read.earliest(s, key)) == key
+    return Part(both(is_group(s, g), s.engine.groups.drops(g), hits.tokens > 0), found)
+
+
+def _kept_for_a_resend(s: State, r: Int, g: Int, i: Int) -> Part:
+    engine, row = s.engine, s.engine.row(r, g)
+    if engine.retention_interval is DENSE:
+        return Part(False, True)
+    place = engine.align_down(sliding_window.sent_again(s, r))
+    end = engine.full_blocks(place, g)
+    needed = within(hit_start(engine, g, end), i, end + sliding_window.behind(engine, g))
+    windows = both(
+        is_group(s, g), engine.groups.kind(g) == SLIDING_WINDOW, engine.retention_interval != DENSE
+    )
+    dense = sliding_window.is_before_each(engine, g, i, engine.scheduler_block_size)
+    return Part(both(r >= 0, s.prompt(r) > 0, windows, place > 0, needed, dense), keeps(s, row, i))
+
+
+def _longer_prompt(s: State, r: Int) -> Part:
+    engine, whole = s.engine, s.prompt(r)
+    if engine.retention_interval is DENSE:
+        return Part(False, True)
+    inside = engine.align_down(whole) != whole
+    return Part(both(r >= 0, whole > 0, inside), engine.align_down(whole - 1) == engine.align_down(whole))
+
+
 def _hit_is_of_its_group(s: State, r: Int, hits: Hits, g: Int, i: Int) -> Part:
     return Part(_is_hit(s, hits, g, i), s.engine.group(s.writer_row(hits.at(g, i))) == g)
 
@@ -459,6 +498,16 @@ CHECKS = (
     check("lookup", "lookup", "one-group", "hit-is-of-its-group", "group index", _hit_is_of_its_group),
     check("lookup", "lookup", "consistent-hit", "hit-is-common", "group", _hit_is_common),
     check("lookup", "lookup", "consistent-hit", "hit-serves-each-group", "group index", _hit_spans_window),
+    check("lookup", "lookup", "consistent-hit", "hit-drops-a-block", "group", _hit_drops_a_block),
+    check(
+        "stage 4",
+        "state",
+        "mask-serves-replay",
+        "kept-for-a-resend",
+        "request group index",
+        _kept_for_a_resend,
+    ),
+    check("stage 4", "state", "mask-serves-replay", "longer-prompt-loses-nothing", "request", _longer_prompt),
     check("lookup", "lookup", "hash-soundness", "hit-is-a-prefix", "group index", _hit_is_prefix),
     check("lookup", "lookup", "hash-soundness", "hit-is-proper", "", _hit_is_proper),
     check("lookup", "lookup", "window-kept", "hit-spans-the-window", "group index", _hit_spans_window),

@@ -50,6 +50,8 @@ class Groups:
     """row -> the request whose it is."""
     of_row: Function
     """row -> its group."""
+    kinds: tuple[int, ...] = (FULL, SLIDING_WINDOW, CHUNKED_LOCAL)
+    """The kinds that a group may have."""
 
     @property
     def is_one(self) -> bool:

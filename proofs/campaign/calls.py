@@ -337,75 +337,72 @@ def model_group(group: Group) -> ModelGroup:
     return ModelGroup(group.block_size, kind, window, group.is_eagle, group.extra_retained_tokens)
 
 
-def configurations(seed: int, has_groups: bool = False) -> tuple[Config, ...]:
+def configurations(seed: int, has_groups: bool = False, has_more: bool = False) -> tuple[Config, ...]:
     """Small engines of every kind, drawn from a seed: windows and full attention in turn, prefix caching on
     and off, watermarks, and pools and model lengths that are tight or roomy; with `has_groups` every fourth
-    has two to four attention groups."""
-    random, groups = Random(seed), Random(seed)
+    has two to four attention groups; with `has_more` most of these have chunks, draft heads, or keep few
+    blocks of their windows."""
+    random, groups, more = Random(seed), Random(seed), Random(seed)
     engines = []
     for index in range(24):
         engines.append(_configuration(random, index))
         if has_groups and index % 3 == 2:
-            engines.append(_of_several_groups(groups, index // 3))
+            config = _of_several_groups(groups, index // 3)
+            engines.append(_with_more(more, config, index // 3) if has_more else config)
     return tuple(engines)
 
 
 def _of_several_groups(random: Random, index: int) -> Config:
-    """Two to four groups, mostly; of full attention, windows and chunks, some with a draft head, and some
-    that keep few blocks of windows.
-
-    Full attention has the smallest blocks: vLLM also keys the last partial block of a prompt in full
-    attention with larger blocks, which is not in the model (KNOWN.md).
-    """
-    chunks = index % 4 == 3
-    size, other = random.choice(
-        ((1, 1), (2, 2)) if chunks else ((1, 1), (1, 2), (1, 3), (2, 2), (2, 4), (4, 8))
-    )
+    """The first group has the smallest blocks, and full attention has no others: vLLM also keys the last
+    partial block of a prompt in full attention with larger blocks, which is not in the model (KNOWN.md)."""
+    size, other = random.choice(((1, 1), (1, 2), (1, 3), (2, 2), (2, 4), (4, 8)))
     windows = [random.choice((2, 3, 5, 8)) for _ in range(1 + index % 3)]
-    groups = [
-        Group(block_size=size, sliding_window=random.choice((None, None, None, 2 * size + 1))),
-        *(Group(block_size=other, sliding_window=window) for window in windows),
-    ]
-    if chunks:
-        groups[-1] = Group(block_size=size, attention_chunk_size=size * random.choice((1, 2, 3)))
-        groups = groups if random.random() < 0.7 else groups[-1:]
-    unit = lcm(*(group.block_size for group in groups))
     num_blocks = random.choice((8, 16, 24, 32))
-    drops = index % 4 in (1, 2) and random.random() < 0.8
-    lookahead = random.choice((0, 0, 1, min(2, unit), unit)) if drops else 0
-    if drops:
-        groups = _with_draft_head(random, groups, lookahead)
-    has_window = any(group.sliding_window for group in groups)
-    return _config(
-        groups,
+    return Config(
         num_blocks=num_blocks,
+        block_size=size,
         max_model_len=size * random.choice((num_blocks // 4, num_blocks // 2, num_blocks)),
+        sliding_window=random.choice((None, None, None, 2 * size + 1)),
+        groups=tuple(Group(block_size=other, sliding_window=window) for window in windows),
         watermark_blocks=random.choice((0, 1, 2)),
         max_in_flight_tokens=random.choice((3, 5, 1 << 30, 1 << 30)),
-        num_prefill_lookahead=lookahead,
-        retention_interval=random.choice((0, 0, 2 * unit, 4 * unit)) if has_window and index % 2 else None,
     )
 
 
-def _with_draft_head(random: Random, groups: list[Group], lookahead: int) -> list[Group]:
-    """One group drops, or all of full attention and windows of one kind; windows retain what they may."""
-    retained = max(0, lookahead - 1)
-    chosen = random.choice([g for g, group in enumerate(groups) if group.attention_chunk_size is None])
-    of_one_kind = len({(g.block_size, g.sliding_window) for g in groups if g.sliding_window}) <= 1
-    all_drop = of_one_kind and random.random() < 0.3
+def _with_more(random: Random, config: Config, index: int) -> Config:
+    """By turns: chunks for the last group, draft heads, few blocks kept of windows, the last two together."""
+    groups, unit = list(config.all_groups), lcm(*(group.block_size for group in config.all_groups))
+    if index % 4 == 0:
+        groups = [msgspec.structs.replace(group, block_size=unit) for group in groups]
+        groups[-1] = Group(block_size=unit, attention_chunk_size=unit * random.choice((1, 2, 3)))
+        groups = groups if random.random() < 0.7 else groups[-1:]
+        return _of_groups(config, groups)
+    changes: dict[str, Any] = {}
+    if index % 4 in (1, 3):
+        changes["num_prefill_lookahead"] = lookahead = random.choice((0, 0, 1, min(2, unit), unit))
+        groups = _with_draft_head(random, groups, max(0, lookahead - 1))
+    if index % 4 in (2, 3):
+        changes["retention_interval"] = random.choice((0, 0, 2 * unit, 4 * unit))
+    return _of_groups(config, groups, **changes)
+
+
+def _with_draft_head(random: Random, groups: list[Group], retained: int) -> list[Group]:
+    """One group drops, or all of full attention and windows of one kind; windows retain so many tokens."""
+    kinds = {(group.block_size, group.sliding_window) for group in groups if group.sliding_window}
+    all_drop, chosen = len(kinds) <= 1 and random.random() < 0.3, random.randrange(len(groups))
     return [
         msgspec.structs.replace(
             group,
-            is_eagle=group.attention_chunk_size is None and (all_drop or g == chosen),
+            is_eagle=all_drop or g == chosen,
             extra_retained_tokens=retained if group.sliding_window else 0,
         )
         for g, group in enumerate(groups)
     ]
 
 
-def _config(groups: list[Group], **fields: Any) -> Config:
+def _of_groups(config: Config, groups: list[Group], **changes: Any) -> Config:
     first = msgspec.structs.asdict(groups[0])
-    return Config(**first, groups=tuple(groups[1:]), **fields)
+    return msgspec.structs.replace(config, **first, groups=tuple(groups[1:]), **changes)
 
 
 def _configuration(random: Random, index: int) -> Config:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import lcm
 from random import Random
+
+import msgspec
 
 from slotproof.impl.protocol import Config, Group
 from slotproof.model.claims.statements import STATEMENTS
@@ -57,7 +60,7 @@ def _tiny_hybrid(random: Random) -> Config:
         for n in range(2 if plain else random.choice((2, 3)))
     ]
     num_blocks = random.choice((6, 7, 8, 9))
-    return Config(
+    config = Config(
         num_blocks=num_blocks,
         block_size=groups[0].block_size,
         sliding_window=groups[0].sliding_window,
@@ -66,6 +69,21 @@ def _tiny_hybrid(random: Random) -> Config:
         watermark_blocks=random.choice((0, 0, 1)),
         max_in_flight_tokens=random.choice((1, 2, 3, 1 << 30)),
     )
+    return _with_more(Random(random.getrandbits(32)), config)
+
+
+def _with_more(random: Random, config: Config) -> Config:
+    """One in three has a draft head, keeps few blocks of its windows, or has chunks in its last group."""
+    groups, kind = config.all_groups, random.randrange(9)
+    unit = lcm(*(group.block_size for group in groups))
+    if kind == 0 and any(group.sliding_window is not None for group in groups):
+        return msgspec.structs.replace(config, retention_interval=random.choice((0, 0, 2 * unit)))
+    if kind == 1:
+        return msgspec.structs.replace(config, is_eagle=True, num_prefill_lookahead=random.choice((0, 0, 1)))
+    if kind == 2 and groups[-1].block_size == unit:
+        chunks = Group(block_size=unit, attention_chunk_size=unit * random.choice((1, 2)))
+        return msgspec.structs.replace(config, groups=(*config.groups[:-1], chunks))
+    return config
 
 
 def find(rules: Rules, kind: str | None = None, seed: int = 0) -> dict[str, Story]:

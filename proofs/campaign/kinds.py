@@ -1,4 +1,4 @@
-"""The kinds of engines that are told apart: one group, of full attention or with a window; or several."""
+"""The kinds of engines that are told apart: one group of full attention or with a window; or any others."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ KINDS = (FULL, SLIDING_WINDOW, HYBRID)
 
 def kind_of(config: Config) -> str:
     """The kind of an engine."""
-    if config.groups:
+    if not config.is_plain:
         return HYBRID
     return FULL if config.sliding_window is None else SLIDING_WINDOW

@@ -225,6 +225,12 @@ FAULTS = (
         "ever if it never does, whoever hits them reads slots that nobody has written.",
     ),
     _fault(
+        "retention_keeps_resumed",
+        "mask-serves-replay",
+        "Few blocks of a window are kept, and none of them where the prompt ends: sent again, it is computed "
+        "from the last place that was kept, or from its first token.",
+    ),
+    _fault(
         "null_block_set_aside",
         "null-block",
         "The null block is in the free queue. A request gets it for its tokens, and shares it with every "
@@ -264,6 +270,13 @@ FAULTS = (
         "lookup_run_covers_window",
         "window-kept",
         "A window's hit is rounded down to whole blocks. Its first tokens lie in a null block.",
+        on_vllm=_LOOKUP,
+    ),
+    _fault(
+        "lookup_drops_last_block",
+        "consistent-hit",
+        "A hit keeps its last block. The draft head wrote into it with the token that then followed, and "
+        "another one follows now.",
         on_vllm=_LOOKUP,
     ),
     _fault(

@@ -274,6 +274,29 @@ def _lookup_run_covers_window() -> Any:
     return replaced(SlidingWindowManager, "_contiguous_blocks_for_hit", lambda _: classmethod(blocks))
 
 
+def _retention_keeps_resumed() -> Any:
+    from vllm.v1.core import kv_cache_coordinator
+
+    return replaced(kv_cache_coordinator, "replay_boundaries", lambda _: lambda *args, **more: ())
+
+
+def _lookup_drops_last_block() -> Any:
+    from vllm.v1.core.kv_cache_coordinator import HybridKVCacheCoordinator
+
+    def make(original: Any) -> Any:
+        def find_longest_cache_hit(self: Any, *args: Any) -> Any:
+            groups = self.attention_groups
+            self.attention_groups = [group._replace(use_eagle=False) for group in groups]
+            try:
+                return original(self, *args)
+            finally:
+                self.attention_groups = groups
+
+        return find_longest_cache_hit
+
+    return replaced(HybridKVCacheCoordinator, "find_longest_cache_hit", make)
+
+
 def _lookup_agrees_on_a_length() -> Any:
     from vllm.v1.core.kv_cache_coordinator import HybridKVCacheCoordinator
 
@@ -345,6 +368,7 @@ PATCHES: dict[str, Callable[[], Any]] = {
     "hash_final_tokens_only": _hash_final_tokens_only,
     "hash_full_blocks_only": _hash_full_blocks_only,
     "delay_cache_blocks": lambda: always(delay_cache_blocks=False),
+    "retention_keeps_resumed": _retention_keeps_resumed,
     "null_block_set_aside": _null_block_set_aside,
     "free_tail_first": _free_tail_first,
     "unhashed_to_front": _unhashed_to_front,
@@ -352,6 +376,7 @@ PATCHES: dict[str, Callable[[], Any]] = {
     "lookup_leaves_a_token": _lookup_leaves_a_token,
     "lookup_stops_at_miss": _lookup_stops_at_miss,
     "lookup_run_covers_window": _lookup_run_covers_window,
+    "lookup_drops_last_block": _lookup_drops_last_block,
     "lookup_agrees_on_a_length": _lookup_agrees_on_a_length,
     "lookup_is_aligned": _lookup_is_aligned,
     "key_covers_prefix": _key_covers_prefix,

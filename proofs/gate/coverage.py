@@ -17,11 +17,12 @@ from slotproof.impl.protocol import (
     ResetPrefixCache,
     TakeNewBlockIds,
 )
+from slotproof.model.language.groups import CHUNKED_LOCAL, SLIDING_WINDOW
 from slotproof.model.language.keys import block_key
 from slotproof.model.language.state import LOADING, PREEMPTED, RUNNING, WAITING, State
 from slotproof.model.scheduling.caller import ACTIONS
 from slotproof.model.system.allocate_slots import Answer, Ask, whole_prompt_fits
-from slotproof.model.system.attention.group import admission_cap, skipped_blocks
+from slotproof.model.system.attention.group import admission_cap, num_full_blocks, skipped_blocks
 from slotproof.proofs.campaign.calls import call_name
 from slotproof.proofs.gate.edges import EDGES, at_edge
 from slotproof.proofs.gate.oracle import Expectation
@@ -61,6 +62,22 @@ def _window_caching(config: Config) -> bool:
     return _window(config) and _caching(config)
 
 
+def _has_chunks(config: Config) -> bool:
+    return any(group.attention_chunk_size is not None for group in config.all_groups)
+
+
+def _has_draft_head(config: Config) -> bool:
+    return any(group.is_eagle for group in config.all_groups)
+
+
+def _waits_for_a_head(config: Config) -> bool:
+    return config.num_prefill_lookahead > 1
+
+
+def _is_sparse(config: Config) -> bool:
+    return config.retention_interval is not None
+
+
 def _watermark(config: Config) -> bool:
     return config.watermark_blocks > 0
 
@@ -92,6 +109,13 @@ ROWS: dict[str, Possible] = {
             "a block that no hit needs is not published",
         )
     },
+    "engine: chunked local attention": _has_chunks,
+    "engine: a draft head": _has_draft_head,
+    "engine: sparse retention": _is_sparse,
+    "lookup: a draft head drops a block": _has_draft_head,
+    "lookup: a hit ends inside a chunk": _has_chunks,
+    "stage 4: a window's block is not kept": _is_sparse,
+    "stage 4: a hash waits for a draft head": _waits_for_a_head,
     "engine: prefix caching on": _caching,
     "engine: prefix caching off": _no_caching,
     **{f"call: {name}": _always for name in ACTIONS if name != "execute"},  # no allocator sees the worker
@@ -202,9 +226,12 @@ def reached(config: Config, e: Expectation) -> Iterator[str]:
         yield f"engine: {len(config.all_groups)} attention groups"
     else:
         yield "engine: full attention" if config.sliding_window is None else "engine: sliding window"
+    yield from _kinds(config)
     yield "engine: prefix caching on" if config.enable_caching else "engine: prefix caching off"
     yield f"call: {call_name(call)}"
     answer = e.outcome.answer
+    if isinstance(call, Allocate) and not config.is_plain:
+        yield from _groups_of(s, t, call, e)
     yield from (f"edge: {name}" for name in at_edge(s, call, answer.total if answer else 0))
     if isinstance(call, Allocate):
         yield from _allocate(s, t, call, e)
@@ -231,6 +258,36 @@ def reached(config: Config, e: Expectation) -> Iterator[str]:
             yield "reset: done, with hashes to drop"
     elif isinstance(call, TakeNewBlockIds) and s.num_to_zero(0) > 0:
         yield "zeroing: a list is taken"
+
+
+def _kinds(config: Config) -> Iterator[str]:
+    if _has_chunks(config):
+        yield "engine: chunked local attention"
+    if _has_draft_head(config):
+        yield "engine: a draft head"
+    if _is_sparse(config):
+        yield "engine: sparse retention"
+
+
+def _groups_of(s: State, t: State, call: Allocate, e: Expectation) -> Iterator[str]:
+    """What the groups decided, each in its way."""
+    engine, r, hits = s.engine, call.request, e.outcome.hits
+    groups, final = engine.groups, min(t.computed(r), s.num_tokens(r))
+    for g in range(groups.num):
+        row = engine.row(r, g)
+        if hits.tokens and groups.drops(g):
+            yield "lookup: a draft head drops a block"
+        if groups.kind(g) == CHUNKED_LOCAL and hits.tokens % groups.window(g):
+            yield "lookup: a hit ends inside a chunk"
+        if not engine.enable_caching or not e.outcome.granted or call.delay_cache:
+            continue
+        cached = range(s.num_cached(row), t.num_cached(row))
+        if groups.kind(g) == SLIDING_WINDOW and any(
+            t.is_live(row, i) and not t.is_hashed(t.table(row, i)) for i in cached
+        ):
+            yield "stage 4: a window's block is not kept"
+        if engine.num_reprefillable and engine.full_blocks(final, g) > num_full_blocks(engine, g, final):
+            yield "stage 4: a hash waits for a draft head"
 
 
 def _allocate(s: State, t: State, call: Allocate, e: Expectation) -> Iterator[str]:

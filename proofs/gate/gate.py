@@ -167,7 +167,7 @@ def campaign(
         start = time.monotonic()
         asked = Asked.of(implementation.about, strictness, ignore)
         first = _played_first(asked) if configs is None else ()
-        drawn = configurations(seed, asked.has_groups) if configs is None else configs
+        drawn = configurations(seed, asked.has_groups, asked.has_more) if configs is None else configs
         configs = fit_configs(drawn, asked.lacks, asked.behaviours)
         report.begin(asked, asked.rows(configs), configs)
         missing: tuple[str, ...] = ()

@@ -84,6 +84,8 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     """What it cannot do or show (`impl/capabilities.py`)."""
     release: str = ""
     """The release of vLLM whose behaviours it has, such as `0.23.0`; the model's own if not given."""
+    has_more: bool = False
+    """With several groups, it can have chunks, draft heads and sparse retention, which it has to say too."""
     has_groups: bool = False
     """It can have several attention groups, which it has to say: others were made before `Config.groups`."""
 
@@ -396,8 +398,8 @@ def _about(factory: Factory) -> About:
     told = (getattr(factory, name, "") for name in ("installed", "release"))
     # A class that is its own factory has a method `release`, which says nothing of a release.
     installed, release = (one_line(value) if isinstance(value, str) else "" for value in told)
-    has_groups = getattr(factory, "has_groups", False) is True
-    return About(installed=installed, lacks=lacks, release=release, has_groups=has_groups)
+    has = {name: getattr(factory, name, False) is True for name in ("has_groups", "has_more")}
+    return About(installed=installed, lacks=lacks, release=release, **has)
 
 
 def _raised(error: BaseException) -> _Error:

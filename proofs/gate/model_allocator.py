@@ -33,6 +33,7 @@ class ModelAllocator(Adapter):
     off a call may raise Stuck: it failed half way; nothing has changed."""
 
     has_groups = True
+    has_more = True
 
     def __init__(self, config: Config, rules: Rules | None = None) -> None:
         super().__init__(config)

@@ -90,6 +90,8 @@ class Asked:
     """Where the model does as that release (`model/language/behaviours.py`)."""
     has_groups: bool = False
     """Engines with several attention groups are drawn too."""
+    has_more: bool = False
+    """Of these, some with chunks, draft heads or sparse retention."""
     scheduler: str = ""
     """What is gated, if it is a whole scheduler, as it was named."""
 
@@ -107,7 +109,14 @@ class Asked:
         # Without the model's own answers, a call of several groups cannot be followed yet.
         has_groups = about.has_groups and strictness is not Strictness.INVARIANTS
         return cls(
-            strictness, lacks, ignore, about.installed, about.release, profile(about.release), has_groups
+            strictness,
+            lacks,
+            ignore,
+            about.installed,
+            about.release,
+            profile(about.release),
+            has_groups,
+            has_groups and about.has_more,
         )
 
     def rows(self, configs: Sequence[Config]) -> list[str]:

@@ -19,7 +19,6 @@ import z3
 
 from slotproof.model.language.algebra import Bool, Function, Int, both, either, implies, ite, within
 from slotproof.model.language.engine import DENSE, Engine
-from slotproof.model.language.groups import CHUNKED_LOCAL as CHUNK_KIND
 from slotproof.model.language.groups import FULL as FULL_KIND
 from slotproof.model.language.groups import SLIDING_WINDOW as WINDOW_KIND
 from slotproof.model.language.groups import Group, Groups, one_group
@@ -36,6 +35,8 @@ _span = z3.Function("span", *[z3.IntSort()] * 4)
 _span_length = z3.Function("span_length", z3.IntSort(), z3.IntSort())
 _salt = z3.Function("salt", z3.IntSort(), z3.IntSort())
 _lora = z3.Function("lora", z3.IntSort(), z3.IntSort())
+PROVED_KINDS = (FULL_KIND, WINDOW_KIND)
+"""The kinds of attention that any number of groups may have; chunks are watched by campaigns, and gated."""
 _SCHEDULER_BLOCK_SIZE = z3.Int("scheduler_block_size")
 
 KEYS = (
@@ -333,7 +334,7 @@ def _any_groups(names: Names) -> tuple[Groups, list[Claim]]:
         return within(0, g, num)
 
     def numbers(g: Int) -> Bool:
-        kinds = (kind(g) == known for known in (FULL_KIND, WINDOW_KIND, CHUNK_KIND))
+        kinds = (kind(g) == known for known in PROVED_KINDS)
         return both(size(g) >= 1, window(g) >= 1, retained(g) >= 0, either(*kinds))
 
     def is_row(r: Int, g: Int) -> Bool:
@@ -347,23 +348,16 @@ def _any_groups(names: Names) -> tuple[Groups, list[Claim]]:
         tokens = arithmetic.times(n, unit)
         return arithmetic.times(arithmetic.floor(tokens, size(g)), size(g)) == tokens
 
-    def is_of_blocks(n: Int, g: Int) -> Bool:
-        tokens = arithmetic.times(n, window(g))
-        whole = arithmetic.times(arithmetic.floor(tokens, size(g)), size(g)) == tokens
-        return implies(kind(g) == CHUNK_KIND, whole)
-
     facts = [
-        _fact("chunks", is_of_blocks, lambda n, g: arithmetic.floor(arithmetic.times(n, window(g)), size(g))),
         _fact("numbers", lambda: both(num >= 1, unit >= 1)),
         _fact("sizes", numbers, size, kind, window),
         arithmetic.at_zero(unit),
         _fact("zero", lambda g: arithmetic.at_zero(size(g)).body(), size),
-        _fact("no-chunk", lambda g: arithmetic.at_zero(window(g)).body(), window),
         _fact("rows", is_row, row),
         _fact("pairs", is_pair, owner, of_row),
         _fact("multiples", is_multiple, lambda n, g: arithmetic.floor(arithmetic.times(n, unit), size(g))),
     ]
-    return Groups(num, kind, size, window, drops, retained, leads, row, owner, of_row), facts
+    return Groups(num, kind, size, window, drops, retained, leads, row, owner, of_row, PROVED_KINDS), facts
 
 
 def count_is_bounded(counted: Callable[[Int], Int], low: Any, high: Any) -> z3.BoolRef:

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
+from slotproof.impl.group_checks import check_groups
 from slotproof.impl.protocol import Call, Config, EvictBlocks, Result, Snapshot
 from slotproof.proofs.output.errors import UserError
 from slotproof.proofs.output.files import write_json
@@ -110,6 +111,7 @@ def check_config(config: Config) -> None:
         value = getattr(config, name)
         if value is not None and value < low:
             raise ValueError(f"{name} is {value}: it must be at least {low}")
+    check_groups(config)
     if config.num_blocks > MAX_BLOCKS:
         raise ValueError(f"num_blocks is {config.num_blocks}: it must be at most {MAX_BLOCKS}")
 

@@ -45,6 +45,6 @@ def by_kind(engine: Engine, g: Int, of: Callable[[Kind], Any]) -> Any:
     if isinstance(number, int):
         return of(KINDS[number])
     chosen = of(full_attention)
-    for kind in (CHUNKED_LOCAL, SLIDING_WINDOW):
+    for kind in (kind for kind in engine.groups.kinds if kind != FULL):
         chosen = ite(number == kind, of(KINDS[kind]), chosen)
     return chosen

@@ -22,7 +22,7 @@ def admission_cap(engine: Engine, g: Int) -> Int:
 
 def hit_start(engine: Engine, g: Int, blocks: Int) -> Int:
     """Where the blocks start that span the window of the next token, which looks back from its own slot."""
-    return maximum(0, blocks - maximum(1, _run(engine, g)))
+    return maximum(0, blocks - maximum(1 - behind(engine, g), _run(engine, g)))
 
 
 def is_reachable(s: State, row: Int, i: Int) -> Bool:
@@ -51,17 +51,17 @@ def is_reachable(s: State, row: Int, i: Int) -> Bool:
 def is_before_each(engine: Engine, g: Int, i: Int, interval: Int) -> Bool:
     """Block i is one of those that a hit needs which ends at a multiple of an interval. Where a hit drops its
     last block, that one counts too."""
-    read, needed, behind = engine.read, _needed(engine, g), _behind(engine, g)
-    end = engine.tokens(i - behind + 1, g)
+    read, needed, shift = engine.read, _needed(engine, g), behind(engine, g)
+    end = engine.tokens(i - shift + 1, g)
     up_to_place = read.times(read.ceil_div(end, interval), interval) - end
     whole = engine.tokens(needed, g) >= interval
-    return both(either(i >= behind, whole), up_to_place < engine.tokens(needed, g))
+    return both(either(i >= shift, whole), up_to_place < engine.tokens(needed, g))
 
 
 def is_before(engine: Engine, g: Int, i: Int, place: Int) -> Bool:
     """Block i is one of those that a hit needs which ends at the last place that groups can agree on up to
     `place`."""
-    end = engine.full_blocks(engine.align_down(place), g) + _behind(engine, g)
+    end = engine.full_blocks(engine.align_down(place), g) + behind(engine, g)
     return within(end - _needed(engine, g), i, end)
 
 
@@ -69,21 +69,32 @@ def resumed_at(s: State, r: Int) -> list[tuple[Bool, Int]]:
     """Where the prompt of r can be taken up, if there is such a place: by one that is sent again, which
     leaves a token to compute; with a draft head a block lower, and there by one that goes on too; and where
     its groups did not agree."""
-    engine, unit = s.engine, s.engine.scheduler_block_size
-    last, all_of_it = s.prompt(r) - 1, s.prompt(r)
-    lower = [maximum(0, engine.align_down(place) - unit) for place in (last, all_of_it)]
-    dropped = engine.some_group_drops
-    return [(True, ite(dropped, lower[0], last)), (dropped, lower[1]), (s.junction(r) > 0, s.junction(r))]
+    engine, dropped = s.engine, s.engine.some_group_drops
+    lower = engine.align_down(s.prompt(r)) - engine.scheduler_block_size
+    return [
+        (True, sent_again(s, r)),
+        (dropped, maximum(0, lower)),
+        (s.junction(r) > 0, s.junction(r)),
+    ]
 
 
-def _behind(engine: Engine, g: Int) -> Int:
+def sent_again(s: State, r: Int) -> Int:
+    """Where the prompt of r is taken up if it is sent again: where its last token is left, and if a group
+    drops a block, the next place before."""
+    engine, last = s.engine, s.prompt(r) - 1
+    lower = maximum(0, engine.align_down(last) - engine.scheduler_block_size)
+    return ite(engine.some_group_drops, lower, last)
+
+
+def behind(engine: Engine, g: Int) -> Int:
     """Blocks behind a hit that it takes to find it."""
-    return ite(engine.groups.drops(g), 1, 0)
+    drops = both(engine.groups.drops(g), engine.rules.lookup_drops_last_block)
+    return ite(drops, 1, 0)
 
 
 def _needed(engine: Engine, g: Int) -> Int:
     """Blocks in a row that it takes to find a hit."""
-    return engine.blocks(engine.groups.window(g) - 1, g) + _behind(engine, g)
+    return engine.blocks(engine.groups.window(g) - 1, g) + behind(engine, g)
 
 
 def _run(engine: Engine, g: Int) -> Int:
