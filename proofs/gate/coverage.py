@@ -231,7 +231,7 @@ def reached(config: Config, e: Expectation) -> Iterator[str]:
     yield f"call: {call_name(call)}"
     answer = e.outcome.answer
     if isinstance(call, Allocate) and not config.is_plain:
-        yield from _groups_of(s, t, call, e)
+        yield from _of_kinds(s, t, call, e)
     yield from (f"edge: {name}" for name in at_edge(s, call, answer.total if answer else 0))
     if isinstance(call, Allocate):
         yield from _allocate(s, t, call, e)
@@ -269,7 +269,7 @@ def _kinds(config: Config) -> Iterator[str]:
         yield "engine: sparse retention"
 
 
-def _groups_of(s: State, t: State, call: Allocate, e: Expectation) -> Iterator[str]:
+def _of_kinds(s: State, t: State, call: Allocate, e: Expectation) -> Iterator[str]:
     """What the groups decided, each in its way."""
     engine, r, hits = s.engine, call.request, e.outcome.hits
     groups, final = engine.groups, min(t.computed(r), s.num_tokens(r))

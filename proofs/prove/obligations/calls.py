@@ -17,7 +17,7 @@ from slotproof.model.claims.admission import alone
 from slotproof.model.claims.check import GIVES_BACK, LEAVING, NOBODY, NOT_OTHER, Check, Part, settled_at
 from slotproof.model.claims.invariants import LEDGER, STEPWISE, WRITTEN, Invariant
 from slotproof.model.claims.statements import CHECKS
-from slotproof.model.language.algebra import Bool, both, implies, within
+from slotproof.model.language.algebra import Bool, both, implies, negate, within
 from slotproof.model.language.engine import Engine
 from slotproof.model.language.groups import FULL as FULL_KIND
 from slotproof.model.language.groups import Groups
@@ -255,21 +255,23 @@ def with_care(name: str, kind: str, rules: Rules) -> Iterator[Obligation]:
         named, alike = _named(made, invariant, claim.values())
         claim = of_state(invariant, named or made.outcome.state)
         counts = arithmetic.MONOTONE if invariant.name == "no-more-is-written" else ()
-        yield Obligation(
-            f"{name} with care: {claim.name}",
-            claim.statement,
-            kind,
-            "worker",
-            f"care {name}",
-            (
-                *known,
-                *(as_term(fact) for fact in alike),
-                *(fact.assumed() for fact in counts),
-                *_at_the_writer(made, claim, *WRITTEN, named=named),
-            ),
-            claim.goal(),
-            is_leaf=True,
+        facts = (
+            *known,
+            *(as_term(fact) for fact in alike),
+            *(fact.assumed() for fact in counts),
+            *_at_the_writer(made, claim, *WRITTEN, named=named),
         )
+        for case, given in _cases(made, claim, named).items():
+            yield Obligation(
+                f"{name} with care{case}: {claim.name}",
+                claim.statement,
+                kind,
+                "worker",
+                f"care {name}",
+                (*facts, *map(as_term, given), *(fact for g in given for fact in mentions(as_term(g)))),
+                claim.goal(),
+                is_leaf=True,
+            )
     for check in CHECKS:
         if check.care and _is_about(check, name):
             everywhere = (of_state(i, made.before).assumed() for i in (*INVARIANTS, *WRITTEN))
@@ -292,6 +294,15 @@ def _named(made: Made, invariant: Invariant, values: list[Any]) -> tuple[State |
     entries = [writer, values] if len(values) == 2 else [writer]
     same = [u.table(*entry) == t.table(*entry) for entry in entries]
     return u, [writer[0] == t.writer_row(block), writer[1] == t.writer_index(block), *same]
+
+
+def _cases(made: Made, claim: Claim, named: State | None) -> dict[str, list[Bool]]:
+    """Of several groups Z3 is sooner done with each case by itself: the block of a claim was free when stage
+    3 took blocks, or not."""
+    if named is None or made.outcome.answer is None or claim.arity != 1:
+        return {"": []}
+    is_free = made.outcome.answer.adopted.is_free(*claim.values())
+    return {", block free": [is_free], ", block kept": [negate(is_free)]}
 
 
 _ANY_ENTRY = (claimed("row", 0), claimed("index", 0))
