@@ -108,8 +108,10 @@ class Symbols:
         """What holds of every number of a range, at one number: for a solver that would not look there."""
         self.alone: Bool = False
         """Nobody else holds a block of the request at hand: what a release gives back is then exact."""
+        self.careful: bool = False
+        """The proof is about contents, of a caller with care."""
         self.named: State | None = None
-        """The state before stage 4, with names for what has come to be long terms."""
+        """For such a proof, the state before stage 4, with names for what has come to be long terms."""
         self._loops = loops
         self._path: list[z3.BoolRef] = []
         self.names = Names()

@@ -92,6 +92,7 @@ def _make(name: str, kind: str, rules: Rules, undisturbed: bool = False, careful
         arguments = {"named": names.function("named", result=z3.BoolSort())}
     elif name in ("execute", "reset_prefix_cache", "take_new_block_ids"):
         arguments = {}
+    read.careful = careful
     if undisturbed and kind != FULL:
         read.alone = True
         read.assume(alone(s, r))
@@ -151,7 +152,10 @@ def call(name: str, kind: str, rules: Rules) -> Iterator[Obligation]:
     for invariant in LEDGER:
         claim = of_state(invariant, made.outcome.state)
         about_blocks = invariant.variables in (("block",), ("row", "index"))
-        sight = _at_the_writer(made, claim) if about_blocks else ()
+        named, alike = _named(made, invariant, claim.values()) if about_blocks else (None, [])
+        if named is not None:
+            claim = of_state(invariant, named)
+        sight = (*map(as_term, alike), *_at_the_writer(made, claim, named=named)) if about_blocks else ()
         yield Obligation(
             f"{name}: {claim.name}", claim.statement, kind, "caller", witness, (*known, *sight), claim.goal()
         )
@@ -282,11 +286,11 @@ def _named(made: Made, invariant: Invariant, values: list[Any]) -> tuple[State |
     """The state after a call, with names for the block that an invariant is about and for where it was taken
     for: of several groups these are long terms, and Z3 would have to compare what is built on them."""
     t, named, answer = made.outcome.state, made.read.named, made.outcome.answer
-    if named is None or answer is None:
+    if t.engine.groups.is_one or answer is None:
         return None, []
     if not t.table(*_ANY_ENTRY).eq(answer.committed.table(*_ANY_ENTRY)):
         return None, []  # without a rule stage 1 comes last
-    if invariant.name == "hashed-blocks-are-written":
+    if named is not None and invariant.name == "hashed-blocks-are-written":
         return t.replace(**{field: getattr(named, field) for field in NAMED}), []
     u = t.replace(**{field: made.read.unknown(field) for field in NAMED})
     block = values[0] if len(values) == 1 else u.table(*values)

@@ -26,7 +26,8 @@ def end_of_group_loop(read: Symbols, name: str, s: State, **of: Any) -> State:
     """A loop's effect, by its invariant; what it needs is noted."""
     loop, num = GROUP_LOOPS[name], read.engine.groups.num
     original = s
-    if loop is CACHE:
+    is_named = loop is CACHE and read.careful
+    if is_named:
         s = read.named = _with_names(read, s, NAMED)
     for claim in loop.needs(read, s, of):
         read.need(f"{name}: {claim.name}", claim.statement, claim.goal())
@@ -36,7 +37,7 @@ def end_of_group_loop(read: Symbols, name: str, s: State, **of: Any) -> State:
     for fact in loop.facts(read, s, num, end, of):
         read.facts.append(read.on_path(fact))
         read.assumed.append(read.facts[-1].assumed())
-    return end if loop is not CACHE else end.replace(**{f: getattr(original, f) for f in NAMED})
+    return end if not is_named else end.replace(**{f: getattr(original, f) for f in NAMED})
 
 
 def _with_names(read: Symbols, s: State, fields: tuple[str, ...]) -> State:
