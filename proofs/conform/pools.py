@@ -15,7 +15,7 @@ from typing import Any
 import z3
 
 from slotproof.model.language.engine import Engine
-from slotproof.model.language.groups import one_group
+from slotproof.model.language.groups import Group, one_group
 from slotproof.model.language.rules import Rules
 from slotproof.model.language.state import ABSENT, HAND, NO_HASH, State, initial
 from slotproof.model.system.pool import (
@@ -214,7 +214,7 @@ def _state(pool: Contents, references: Mapping[int, Any], read: Any) -> State:
     engine = Engine(
         num_blocks=n + 1,
         max_model_len=n,
-        groups=one_group(1, None),
+        groups=one_group(Group(block_size=1)),
         scheduler_block_size=1,
         hash_block_size=1,
         enable_caching=True,
