@@ -10,6 +10,7 @@ import pytest
 
 from slotproof.impl.protocol import Config
 from slotproof.model.language.behaviours import APPENDS_UNCACHED, BEHAVIOURS, BUGS, profile
+from slotproof.model.language.groups import SLIDING_WINDOW, Group
 from slotproof.model.language.rules import Rules
 from slotproof.model.running import Running
 from slotproof.proofs.gate.gate import Report, Verdict, campaign
@@ -105,9 +106,8 @@ def test_the_first_block_of_a_group_is_confused_if_it_is_one_hash_unit() -> None
     def hit(first: int, second: int) -> int:
         running = Running(
             num_blocks=20,
-            block_size=first,
             max_model_len=16,
-            groups=((second, 8),),
+            groups=(Group(first), Group(second, SLIDING_WINDOW, 8)),
             rules=Rules().without("key_tags_kinds", "key_covers_lora_path"),
         )
         running.step("add_request", request=0, tokens=(1,) * 9, salt=1)
