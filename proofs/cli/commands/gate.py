@@ -25,7 +25,8 @@ from slotproof.proofs.gate.compare import Strictness
 from slotproof.proofs.gate.exhaustive import exhaust
 from slotproof.proofs.gate.gate import Report, Verdict
 from slotproof.proofs.gate.implementations import loader
-from slotproof.proofs.gate.isolation import Isolated
+from slotproof.proofs.gate.isolation import Isolated, Load
+from slotproof.proofs.gate.on_ray import OnRay
 from slotproof.proofs.gate.page import write_gate_page
 from slotproof.proofs.gate.report import Commands, lines, write_gate_json, write_junit
 from slotproof.proofs.gate.schedulers import SCHEDULERS
@@ -107,6 +108,14 @@ EXITS = {
     metavar="N",
     help="Play so many turns of the campaign at once; the same seed finds the same, whatever it is.",
 )
+@click.option(
+    "--ray",
+    is_flag=False,
+    flag_value="local",
+    metavar="[ADDRESS]",
+    help="Have the workers of a Ray cluster play the turns (auto finds one that runs); without an address, "
+    "of one that is started here.",
+)
 @options.json_file
 @options.device
 @options.patience
@@ -126,6 +135,7 @@ def gate(
     html: Path | None,
     junit: Path | None,
     jobs: int,
+    ray: str | None,
     json_file: Path | None,
     device: str,
     patience: float,
@@ -152,8 +162,9 @@ def gate(
     if is_scheduler:
         if exhaustive or calls or seconds or ignore or strictness is not Strictness.EXACT:
             raise UserError(f"{option} {impl}: a scheduler is gated step by step: give --steps alone")
-        if jobs > 1:
-            raise UserError(f"--jobs: {option} {impl} makes its steps one after the other: leave it out")
+        if jobs > 1 or ray:
+            spread = "--ray" if ray else "--jobs"
+            raise UserError(f"{spread}: {option} {impl} makes its steps one after the other: leave it out")
         steps = steps or DEFAULT_STEPS
         report = _gate_scheduler(impl, steps, seed, device, known)
     else:
@@ -170,8 +181,9 @@ def gate(
             _progress(calls, seconds, f"gate: {impl} is imported") as progress,
         ):
             if exhaustive:
-                if jobs > 1:
-                    raise UserError("--jobs: --exhaustive plays one sequence after the other: leave it out")
+                if jobs > 1 or ray:
+                    spread = "--ray" if ray else "--jobs"
+                    raise UserError(f"{spread}: --exhaustive plays one sequence after another: leave it out")
                 report = exhaust(
                     implementation,
                     exhaustive,
@@ -188,7 +200,7 @@ def gate(
                     strictness=strictness,
                     ignore=frozenset(ignore),
                     progress=progress,
-                    others=partial(Processes, jobs, load, patience) if jobs > 1 else None,
+                    others=_others(ray, jobs, load, patience),
                 )
     console, drawn = outputs.console(), None if exhaustive else seed
     compared = report.calls and report.failure is None and not report.interrupted
@@ -222,6 +234,13 @@ def gate(
     outputs.write("--junit", lambda path: write_junit(path, report, impl))
     outputs.write("--json", lambda path: write_gate_json(path, report, impl, drawn, trace))
     return Exit.INTERRUPTED if report.interrupted else EXITS[report.verdict]
+
+
+def _others(ray: str | None, jobs: int, load: Load, patience: float) -> gates.MakePlayers | None:
+    """Who plays turns ahead."""
+    if ray is not None:
+        return partial(OnRay, ray, jobs if jobs > 1 else None, load, patience)
+    return partial(Processes, jobs, load, patience) if jobs > 1 else None
 
 
 def _default_trace(impl: str, drawn: str) -> Path:

@@ -1,0 +1,54 @@
+"""A campaign on a local Ray of two workers."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from slotproof.proofs.gate.ahead import Played, Turn
+from slotproof.proofs.gate.gate import Report, campaign
+from slotproof.proofs.gate.implementations import loader
+from slotproof.proofs.gate.isolation import Isolated
+from slotproof.proofs.gate.on_ray import OnRay
+
+pytest.importorskip("ray", reason="needs Ray: pip install 'slotproof[ray]'")
+pytestmark = pytest.mark.slow
+
+
+AS_IT_IS = loader("slotproof.proofs.gate.model_allocator:ModelAllocator")
+
+
+def run(ray: bool) -> Report:
+    with closing(Isolated(AS_IT_IS)) as implementation:
+        others = partial(OnRay, "local", 2, AS_IT_IS, 60.0) if ray else None
+        return campaign(implementation, calls=700, seed=5, others=others)
+
+
+def test_the_same_seed_finds_the_same_on_a_cluster() -> None:
+    alone, together = run(False), run(True)
+    assert (alone.calls, alone.sequences, alone.coverage) == (
+        together.calls,
+        together.sequences,
+        together.coverage,
+    )
+
+
+def test_what_a_dead_worker_had_is_dealt_again(tmp_path: Path) -> None:
+    once = tmp_path / "died"
+
+    def play(implementation: Isolated, turn: Turn) -> Played:
+        if turn.number == 2 and not once.exists():
+            once.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return Played(turn, False, calls=turn.number)
+
+    with OnRay("local", 2, AS_IT_IS, 60.0, play) as players:
+        played = [players.take(Turn(n)) for n in range(12)]
+        assert players.died == 1
+    assert once.exists()
+    assert [p.calls for p in played if p is not None] == list(range(12))
