@@ -93,9 +93,7 @@ def allocate_contract(s: State, request: Int, ask: Ask) -> Contract:
 
 def allocate(s: State, request: Int, ask: Ask) -> Outcome:
     """One `allocate_slots`; if granted, the scheduler advances the request by what it scheduled."""
-    looked_up = both(waits(s, request), s.computed(request) == 0)
-    noted = s.replace(junction=Change(s.junction, if_so(looked_up, one(request)), ask.hits.junction))
-    answer = allocate_slots(noted, request, ask)
+    answer = allocate_slots(note_junction(s, request, ask.hits), request, ask)
     t = answer.state
     asked = minimum(answer.total + ask.new + ask.lookahead, s.engine.max_model_len)
 
@@ -110,6 +108,12 @@ def allocate(s: State, request: Int, ask: Ask) -> Outcome:
 
     state = s.read.when(answer.granted, advance, t)
     return Outcome(state, answer.granted, ask.hits, answer, pool=t)
+
+
+def note_junction(s: State, request: Int, hits: Hits) -> State:
+    """A request that was looked up keeps where its groups did not agree, also when slots are refused."""
+    looked_up = both(waits(s, request), s.computed(request) == 0)
+    return s.replace(junction=Change(s.junction, if_so(looked_up, one(request)), hits.junction))
 
 
 def execute(s: State) -> Outcome:

@@ -13,6 +13,7 @@ from slotproof.model.language.algebra import Function
 from slotproof.model.language.rules import Rules
 from slotproof.model.language.state import LOADING, PREEMPTED, RUNNING, WAITING, State
 from slotproof.model.running import Running, Text
+from slotproof.model.scheduling.caller import note_junction
 from slotproof.model.system.allocate_slots import Ask, allocate_slots
 from slotproof.model.system.coordinator import cache_blocks, free, remove_skipped_blocks
 from slotproof.model.system.pool import evict_blocks, reset_prefix_cache
@@ -61,7 +62,7 @@ class ModelAllocator(Adapter):
 
     def allocate(self, entry: Entry, call: Allocate, hit: Hit) -> tuple[int, ...] | None:
         ask = self.ask(call, hit)
-        answer = allocate_slots(self.state_of(entry), entry.number, ask)
+        answer = allocate_slots(note_junction(self.state_of(entry), entry.number, ask.hits), entry.number, ask)
         self._running.take(answer.state)
         if not answer.granted:
             return None
@@ -101,6 +102,7 @@ class ModelAllocator(Adapter):
         return s.replace(
             status=_at(r, _STATUS[entry.status], s.status),
             num_tokens=_at(r, len(entry.tokens), s.num_tokens),
+            prompt=_at(r, entry.num_prompt_tokens, s.prompt),
             computed=_at(r, entry.computed, s.computed),
             in_flight=_at(r, entry.in_flight, s.in_flight),
         )
