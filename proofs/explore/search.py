@@ -274,6 +274,9 @@ def _groups(config: Config, sizes: Sizes) -> Groups:
     def of_group(function: Function) -> Function:
         return lambda g: _chosen((g,), domain, function)
 
+    def whether(function: Function) -> Function:
+        return lambda g: either(*(both(g == h, function(h)) for h in sizes.domain("group")))
+
     def of_row(function: Function) -> Function:
         return lambda row: _chosen((row,), (sizes.domain("row"),), function)
 
@@ -282,11 +285,12 @@ def _groups(config: Config, sizes: Sizes) -> Groups:
         kind=of_group(known.kind),
         block_size=of_group(known.block_size),
         window=of_group(known.window),
-        drops=of_group(known.drops),
+        drops=whether(known.drops),
         retained=of_group(known.retained),
-        leads=of_group(known.leads),
+        leads=whether(known.leads),
         owner=of_row(known.owner),
         of_row=of_row(known.of_row),
+        kinds=tuple(sorted({known.kind(g) for g in range(known.num)})),
     )
 
 
