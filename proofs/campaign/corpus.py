@@ -24,7 +24,7 @@ CORPUS: tuple[tuple[Config, tuple[Call, ...]], ...] = (
 
 _WINDOW = Config(num_blocks=5, block_size=1, max_model_len=12, sliding_window=2, max_in_flight_tokens=2)
 
-OF_WINDOWS: tuple[tuple[Config, tuple[Call, ...]], ...] = (
+OF_KINDS: tuple[tuple[Config, tuple[Call, ...]], ...] = (
     # A prompt longer than the pool, of which no more than a window is held at once (vllm#39734).
     (_WINDOW, (AddRequest(0, (1,) * 6), Allocate(0, new=2, must_fit=True))),
     # A step far behind the window takes two blocks, and one is free (vllm#45856).
@@ -37,6 +37,17 @@ OF_WINDOWS: tuple[tuple[Config, tuple[Call, ...]], ...] = (
             Allocate(1, new=1),
             AddRequest(2, (3,) * 8),
             Allocate(2, new=1, external=6),
+        ),
+    ),
+    # A hit that ends inside a chunk; the one before needs no block, as the next chunk starts there.
+    (
+        Config(num_blocks=5, block_size=1, max_model_len=4, attention_chunk_size=2),
+        (
+            AddRequest(0, (1, 1, 1, 1)),
+            Allocate(0, new=2),
+            Finish(0),
+            AddRequest(1, (1, 1, 1, 1)),
+            Allocate(1, new=1),
         ),
     ),
 )

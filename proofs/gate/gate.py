@@ -16,7 +16,7 @@ from hypothesis import strategies
 
 from slotproof.impl.protocol import Call, Config
 from slotproof.proofs.campaign.calls import NUMBER_BYTES, configurations
-from slotproof.proofs.campaign.corpus import CORPUS, OF_WINDOWS
+from slotproof.proofs.campaign.corpus import CORPUS, OF_KINDS
 from slotproof.proofs.campaign.fit import fit_call, fit_config, fit_configs
 from slotproof.proofs.gate.ahead import Nobody, Play, Played, Players, Turn
 from slotproof.proofs.gate.compare import Strictness
@@ -222,8 +222,9 @@ def _played_first(asked: Asked) -> list[tuple[Config, tuple[Call, ...]]]:
     """What the corpus has that the implementation can be asked, on its release's engines."""
     can = [
         (config, calls)
-        for config, calls in (*CORPUS, *OF_WINDOWS)
+        for config, calls in (*CORPUS, *OF_KINDS)
         if (asked.has_groups or not config.groups)
+        and (asked.has_more or not config.attention_chunk_size)
         and fit_config(config, asked.lacks) == config
         and all(fit_call(call, asked.lacks) == call for call in calls)
     ]

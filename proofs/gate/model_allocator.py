@@ -61,12 +61,12 @@ class ModelAllocator(Adapter):
         )
 
     def allocate(self, entry: Entry, call: Allocate, hit: Hit) -> tuple[int, ...] | None:
-        ask = self.ask(call, hit)
-        answer = allocate_slots(note_junction(self.state_of(entry), entry.number, ask.hits), entry.number, ask)
+        r, ask = entry.number, self.ask(call, hit)
+        answer = allocate_slots(note_junction(self.state_of(entry), r, ask.hits), r, ask)
         self._running.take(answer.state)
         if not answer.granted:
             return None
-        return new_blocks(answer.state, entry.number, answer)
+        return new_blocks(answer.state, r, answer)
 
     def publish(self, entry: Entry, num_tokens: int) -> None:
         self._running.take(cache_blocks(self.state_of(entry), entry.number, num_tokens))
