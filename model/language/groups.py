@@ -83,7 +83,7 @@ def some_groups(groups: Sequence[Group]) -> Groups:
     num = len(groups)
     alike = [group._replace(drops=False) for group in groups]
     first = next((group for group in alike if group.kind == FULL), alike[0])
-    dropping = {group for group, given in zip(alike, groups, strict=True) if given.drops}
+    dropping = {group._replace(drops=False) for group in set(groups) - set(alike)}
     return Groups(
         num=num,
         kind=lambda g: groups[g].kind,

@@ -94,8 +94,7 @@ def get_computed_blocks(s: State, r: Int) -> Hits:
         needed = both(i >= hit_start(engine, g, blocks(g, units)), i < blocks(g, units))
         return ite(needed, block(g, i), NULL_BLOCK)
 
-    sparse = engine.retention_interval is not DENSE and not groups.is_one
-    left = read.opaque("junction", junction, r) if sparse else 0
+    left = 0 if engine.retention_interval is DENSE or groups.is_one else read.opaque("junction", junction, r)
     return Hits(read.times(units, unit), lambda g: blocks(g, units), at, left)
 
 

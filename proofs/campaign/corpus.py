@@ -50,5 +50,10 @@ OF_KINDS: tuple[tuple[Config, tuple[Call, ...]], ...] = (
             Allocate(1, new=1),
         ),
     ),
+    # A full block whose last token a draft head may compute again.
+    (
+        Config(num_blocks=5, block_size=2, max_model_len=4, is_eagle=True, num_prefill_lookahead=2),
+        (AddRequest(0, (1, 1, 1)), Allocate(0, new=2)),
+    ),
 )
 """For the gate alone: the search for stories draws these soon."""

@@ -224,7 +224,7 @@ def _played_first(asked: Asked) -> list[tuple[Config, tuple[Call, ...]]]:
         (config, calls)
         for config, calls in (*CORPUS, *OF_KINDS)
         if (asked.has_groups or not config.groups)
-        and (asked.has_more or not config.attention_chunk_size)
+        and (asked.has_more or not (config.attention_chunk_size or config.is_eagle))
         and fit_config(config, asked.lacks) == config
         and all(fit_call(call, asked.lacks) == call for call in calls)
     ]
