@@ -33,7 +33,9 @@ def is_known(test: ast.expr, flags: frozenset[str]) -> bool:
             return True
         case ast.Compare(ops=[ast.In() | ast.NotIn()], comparators=[ast.Name(id=table)]):
             return table.isupper()
-        case ast.Compare(ops=[ast.In() | ast.NotIn()], comparators=[ast.Attribute(attr="behaviours" | "kinds")]):
+        case ast.Compare(
+            ops=[ast.In() | ast.NotIn()], comparators=[ast.Attribute(attr="behaviours" | "kinds")]
+        ):
             return True
         case ast.Attribute(attr="is_one" | "behaviours"):
             return True

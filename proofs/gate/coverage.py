@@ -78,6 +78,11 @@ def _is_sparse(config: Config) -> bool:
     return config.retention_interval is not None
 
 
+def _cached(possible: Possible) -> Possible:
+    """The same, where there is a prefix cache."""
+    return lambda config: config.enable_caching and possible(config)
+
+
 def _watermark(config: Config) -> bool:
     return config.watermark_blocks > 0
 
@@ -112,10 +117,10 @@ ROWS: dict[str, Possible] = {
     "engine: chunked local attention": _has_chunks,
     "engine: a draft head": _has_draft_head,
     "engine: sparse retention": _is_sparse,
-    "lookup: a draft head drops a block": _has_draft_head,
-    "lookup: a hit ends inside a chunk": _has_chunks,
-    "stage 4: a window's block is not kept": _is_sparse,
-    "stage 4: a hash waits for a draft head": _waits_for_a_head,
+    "lookup: a draft head drops a block": _cached(_has_draft_head),
+    "lookup: a hit ends inside a chunk": _cached(_has_chunks),
+    "stage 4: a window's block is not kept": _cached(_is_sparse),
+    "stage 4: a hash waits for a draft head": _cached(_waits_for_a_head),
     "engine: prefix caching on": _caching,
     "engine: prefix caching off": _no_caching,
     **{f"call: {name}": _always for name in ACTIONS if name != "execute"},  # no allocator sees the worker

@@ -191,7 +191,7 @@ def campaign(
                 break
             if turn < 0:
                 config, known = first[turn]
-                trial = try_calls(implementation, _with(config, missing), list(known), asked)
+                trial = try_calls(implementation, _with(config, missing), list(known[: left()]), asked)
                 report.add(trial)
                 report.failure = trial.failure
                 if trial.failure is not None:

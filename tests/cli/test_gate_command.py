@@ -249,7 +249,7 @@ def test_an_implementation_that_gives_no_answer(
 
 
 USAGE: dict[str, tuple[list[str], str]] = {
-    "no implementation": (["gate"], "Missing option '--impl'"),
+    "no implementation": (["gate"], "say what to gate: --impl"),
     "an unknown one": (["gate", "--impl", "jax"], "--impl jax: name torch, vllm, or MODULE:FACTORY"),
     "no module": (["gate", "--impl", "nowhere:f"], "nowhere cannot be imported: ModuleNotFoundError"),
     "a module that fails": (["gate", "--impl", "broken_module:f"], "No module named 'nothing_of_this_name'"),

@@ -64,7 +64,7 @@ def test_the_barest_allocator_covers_what_it_can() -> None:
             return Snapshot()
 
     report = gated(Bare, 6000)
-    assert (report.verdict, report.uncovered) == (Verdict.AGREES, [])
+    assert (report.uncovered, report.verdict) == ([], Verdict.AGREES)
     assert report.asked.lacks == PLAIN
     assert "refused: stage 0" not in report.required
 

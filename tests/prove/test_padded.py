@@ -35,7 +35,7 @@ def test_a_call_that_reads_more_than_the_sum_is_not_the_first_of_two(rule: str) 
 @pytest.mark.parametrize(
     ("condition", "what"),
     [
-        ("has-the-slots", "second-is-granted"),
+        ("counts-the-slots", "second-is-granted"),
         ("has-released", "second-leaves, first"),
         ("has-its-hashes", "second-leaves, num_cached"),
     ],

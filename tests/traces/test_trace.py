@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from slotproof.impl.protocol import AddRequest, Allocate, Call, Complete, Config, Execute
@@ -37,9 +38,18 @@ def file(trace: Trace, tmp_path: Path) -> Path:
     return path
 
 
+def without_copies(trace: Trace) -> Trace:
+    """What a file has of it: which blocks have a key, it tells by the blocks."""
+    steps = [
+        msgspec.structs.replace(step, state=msgspec.structs.replace(step.state, copies=None))
+        for step in trace.steps
+    ]
+    return msgspec.structs.replace(trace, steps=tuple(steps))
+
+
 def test_what_is_written_is_read(trace: Trace, file: Path) -> None:
     assert len(trace.steps) == 30
-    assert read_trace(file) == trace
+    assert read_trace(file) == without_copies(trace)
     assert [path.name for path in file.parent.iterdir()] == ["trace.json"]
 
 
@@ -48,7 +58,7 @@ def test_a_trace_may_have_the_worker_in_it(tmp_path: Path) -> None:
     calls: list[Call] = [AddRequest(0, (1, 2, 3)), Allocate(0, 3), Execute(), Complete(0, 3)]
     trace, path = trace_of(config, expect_all(config, calls)), tmp_path / "trace.json"
     write_trace(trace, path)
-    assert read_trace(path) == trace
+    assert read_trace(path) == without_copies(trace)
     assert trace.steps[1].state == trace.steps[2].state
     assert retell(trace, path).differences == []
     with closing(Isolated(loader("torch", "cpu"))) as torch:
@@ -73,7 +83,7 @@ def test_every_integer_may_be_a_bigint(trace: Trace, file: Path) -> None:
         return {"#bigint": str(value)} if isinstance(value, int) and not isinstance(value, bool) else value
 
     file.write_text(json.dumps(big(json.loads(file.read_text()))))
-    assert read_trace(file) == trace
+    assert read_trace(file) == without_copies(trace)
 
 
 @pytest.mark.parametrize(

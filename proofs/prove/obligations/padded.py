@@ -13,7 +13,6 @@ from typing import Any
 
 import z3
 
-from slotproof.model.claims.check import slots_asked
 from slotproof.model.language.algebra import Bool, both, implies, minimum, negate
 from slotproof.model.language.rules import Rules
 from slotproof.model.language.state import FIELDS, FUNCTIONS, RUNNING, State
@@ -82,7 +81,6 @@ def _is_ready(s: State, r: Any, ask: Ask) -> dict[str, Bool]:
     due = num_full_blocks(engine, 0, s.num_tokens(r))
     return {
         "runs-past-its-tokens": both(s.status(r) == RUNNING, s.num_tokens(r) <= s.computed(r)),
-        "has-the-slots": slots_asked(s, row, ask, s.computed(r)) <= s.length(row),
         "counts-the-slots": minimum(s.computed(r) + ask.new + ask.lookahead, limit) <= s.slots(r),
         "has-released": minimum(gone, s.length(row)) <= s.first(row),
         "has-its-hashes": implies(engine.enable_caching, due <= s.num_cached(row)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from slotproof.model.system.attention.sliding_window import sent_again
 from slotproof.proofs.stories.why.scene import Scene
 
 
@@ -47,13 +48,42 @@ def _unserved(c: Scene, g: int, i: int) -> str:
     )
 
 
+def _not_dropped(c: Scene, g: int) -> str:
+    r, hits = c.lookup("hit-drops-a-block", (g,))
+    return (
+        f"request {r} hits {hits.tokens} tokens, and the block of group {g} behind them, which a draft head "
+        f"leaves out, entry {hits.num(g)}, is not found"
+    )
+
+
+def _not_kept(c: Scene, r: int, g: int, i: int) -> str:
+    s = c.after
+    place = s.engine.align_down(sent_again(s, r))
+    return (
+        f"if the prompt of request {r} is sent again, it is taken up at token {place}, and entry {i} of "
+        f"group {g}, which that needs, gets no hash"
+    )
+
+
+def _longer_loses(c: Scene, r: int) -> str:
+    s = c.after
+    known, kept = (s.engine.align_down(tokens) for tokens in (s.prompt(r), s.prompt(r) - 1))
+    return (
+        f"a prompt that goes on behind the {s.prompt(r)} tokens of request {r} could be taken up at token "
+        f"{known}, and what windows keep serves one at {kept}"
+    )
+
+
 OF_STATES: dict[str, Callable[..., str]] = {
     "holders-are-of-the-writers-group": _holders,
     "holders-are-of-one-group": _shared,
     "key-is-of-one-group": _keys,
+    "hit-drops-a-block": _not_dropped,
     "hit-is-of-its-group": _foreign,
     "hit-is-common": _uncommon,
     "hit-serves-each-group": _unserved,
+    "kept-for-a-resend": _not_kept,
+    "longer-prompt-loses-nothing": _longer_loses,
 }
 """Claims about a state or a lookup."""
 
