@@ -37,7 +37,7 @@ def gated(factory: Any, calls: int = 4000, seed: int = 1, **options: Any) -> Rep
 
 def without(rule: str) -> Any:
     made = partial(ModelAllocator, rules=Rules().without(rule))
-    made.has_groups = True  # type: ignore[attr-defined]
+    made.has_groups = made.has_more = True  # type: ignore[attr-defined]
     return made
 
 
@@ -158,7 +158,7 @@ def test_rows_that_no_configuration_can_reach_are_not_asked_for() -> None:
 
 def test_every_row_that_is_reached_is_known_and_every_known_row_is_reached() -> None:
     report = gated(ModelAllocator, 8000, seed=3)
-    assert set(report.coverage) == set(ROWS) == set(rows(configurations(3, has_groups=True)))
+    assert set(report.coverage) == set(ROWS) == set(rows(configurations(3, has_groups=True, has_more=True)))
 
 
 def test_a_campaign_stops_after_its_seconds() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from slotproof.impl.protocol import AddRequest, Allocate, Call, Complete, Config, Execute
+from slotproof.impl.protocol import AddRequest, Allocate, Call, Complete, Config, Execute, Snapshot
 from slotproof.proofs.campaign.calls import configurations
 from slotproof.proofs.gate.compare import Strictness
 from slotproof.proofs.gate.implementations import loader
@@ -40,11 +40,12 @@ def file(trace: Trace, tmp_path: Path) -> Path:
 
 def without_copies(trace: Trace) -> Trace:
     """What a file has of it: which blocks have a key, it tells by the blocks."""
-    steps = [
-        msgspec.structs.replace(step, state=msgspec.structs.replace(step.state, copies=None))
-        for step in trace.steps
-    ]
-    return msgspec.structs.replace(trace, steps=tuple(steps))
+
+    def of(state: Snapshot) -> Snapshot:
+        return msgspec.structs.replace(state, copies=None)
+
+    steps = [msgspec.structs.replace(step, state=of(step.state)) for step in trace.steps]
+    return msgspec.structs.replace(trace, initial=of(trace.initial), steps=tuple(steps))
 
 
 def test_what_is_written_is_read(trace: Trace, file: Path) -> None:
