@@ -145,7 +145,7 @@ def test_a_proof_fails_without_the_rule_it_rests_on(rule: str, group: Any, claim
     assert unproved(Rules().without(rule)) == {claim}
 
 
-LEDGER_FIELDS = ("status", "computed", "in_flight", "unwritten", "written")
+LEDGER_FIELDS = ("status", "computed", "in_flight", "unwritten", "written", "prompt", "junction", "slots")
 """What the caller and the worker keep beside the pool."""
 
 
