@@ -74,11 +74,11 @@ class Answer:
 
 def answer(
     obligation: Obligation,
-    tries: tuple[tuple[int, int], ...] = TRIES,
+    tries: tuple[tuple[int, int], ...] | None = None,
     core: list[z3.BoolRef] | None = None,
 ) -> Answer:
     """Whether Z3 finds that the assumptions and the goal's denial contradict each other, or some of them:
-    `core`, which is tried first.
+    `core`, which is tried first. Without `tries`, these are all `TRIES`.
 
     Quantified assumptions are instantiated at their triggers and nowhere else, so the answer comes soon,
     and where it is not `unsat` it is `unknown`.
@@ -88,7 +88,7 @@ def answer(
         found, spent = check(core, CORE, 0)
         if found == z3.unsat:
             return Answer(True, spent)
-    for limits in tries:
+    for limits in TRIES if tries is None else tries:
         found, resources = check(facts, *limits)
         spent += resources
         if found == z3.unsat:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from slotproof.model.language.algebra import Bool
 from slotproof.model.language.rules import Rules
 from slotproof.proofs.campaign.kinds import FULL, SLIDING_WINDOW
-from slotproof.proofs.prove.obligation import is_proved
+from slotproof.proofs.prove.obligation import TRIES, answer, is_proved
 from slotproof.proofs.prove.obligations import padded as two_calls
 from slotproof.proofs.prove.obligations.padded import padded
 
@@ -50,4 +49,4 @@ def test_each_thing_that_the_first_call_prepares_is_needed(
 
     monkeypatch.setattr(two_calls, "_is_ready", less)
     made = {o.name: o for o in padded(SLIDING_WINDOW, Rules())}
-    assert not is_proved(replace(made[f"padded: {what}"]))
+    assert not answer(made[f"padded: {what}"], TRIES[:1]).unsat
