@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import socket
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import pytest
 from hypothesis import settings
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+"""Tests run side by side, one a core: more threads of PyTorch's in each only wait for each other."""
 
 pytest_plugins = ["told_by_hand"]
 
