@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import chain, product
 from typing import Any
 
 from slotproof.impl.protocol import Call, Config
@@ -136,7 +136,17 @@ class Monitor:
                     return
 
     def _values(self, s: State, variables: tuple[str, ...]) -> Iterator[tuple[int, ...]]:
-        return product(*(_DOMAINS[variable](self.running, s) for variable in variables))
+        """Every value of each variable; of an index behind a row, those that it has or will have."""
+        domains: list[list[tuple[int, ...]]] = []
+        before = ""
+        for variable in variables:
+            if variable == "index" and before == "row":
+                domains[-1] = [(row, i) for (row,) in domains[-1] for i in range(1 + _reach(s, row))]
+            else:
+                domains.append([(value,) for value in _DOMAINS[variable](self.running, s)])
+            before = variable
+        for values in product(*domains):
+            yield tuple(chain.from_iterable(values))
 
 
 def _requests(running: Running, s: State) -> Sequence[int]:
@@ -151,14 +161,15 @@ def _groups(running: Running, s: State) -> Sequence[int]:
     return range(s.engine.groups.num)
 
 
-def _indices(running: Running, s: State) -> Sequence[int]:
+def _reach(s: State, row: int) -> int:
+    """Entries that the row has, or has once its request's tokens are in."""
     engine = s.engine
+    entries: int = max(s.length(row), engine.blocks(s.num_tokens(engine.owner(row)), engine.group(row)))
+    return entries
 
-    def reach(row: int) -> int:
-        entries: int = max(s.length(row), engine.blocks(s.num_tokens(engine.owner(row)), engine.group(row)))
-        return entries
 
-    return range(1 + max(reach(row) for row in _rows(running, s)))
+def _indices(running: Running, s: State) -> Sequence[int]:
+    return range(1 + max(_reach(s, row) for row in _rows(running, s)))
 
 
 _DOMAINS: dict[str, Callable[[Running, State], Sequence[int]]] = {
