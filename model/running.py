@@ -111,18 +111,20 @@ class Running:
         broken = [name for name, holds in contract.items() if not holds and name not in self.waived]
         if broken:
             raise ContractError(call, broken)
-        texts = self.read.texts
+        texts, request = self.read.texts, fields.get("request", 0)
+        before = texts.get(request)
         if call == "add_request":
-            text = Text(fields["tokens"], fields.get("salt", 0), fields.get("lora", 0))
-            self.read.texts = {**texts, fields["request"]: text}
+            texts[request] = Text(fields["tokens"], fields.get("salt", 0), fields.get("lora", 0))
         elif call == "complete" and fields.get("sampled"):
-            text = texts[fields["request"]]
-            self.read.texts = {**texts, fields["request"]: text.grown(tuple(fields["sampled"]))}
+            texts[request] = texts[request].grown(tuple(fields["sampled"]))
         try:
             outcome = action.apply(self.state, **arguments)
             self.state = self.read.settle(outcome.state)
         except Stuck:
-            self.read.texts = texts
+            if before is not None:
+                texts[request] = before
+            elif call == "add_request":
+                del texts[request]
             raise
         return replace(outcome, state=self.state)
 

@@ -129,7 +129,7 @@ class Dense:
 
     def span(self, request: int, start: int, end: int) -> int:
         tokens = self.texts.get(request, NOBODY).tokens
-        known: Any = tokens[start:end]
+        known: Any = tuple(tokens[start:end])
         if end > len(tokens):  # a guess, equal to nobody else's
             known = (known, request, start, end)
         return self._id(known)
@@ -166,7 +166,7 @@ class Dense:
 
     def forget(self, request: int) -> None:
         """Nobody will ask about the request any more."""
-        self.texts = {r: text for r, text in self.texts.items() if r != request}
+        del self.texts[request]
 
     def _is_settled(self, function: Function) -> bool:
         return isinstance(getattr(function, "__self__", None), Column) or hasattr(function, "settled")

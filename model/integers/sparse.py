@@ -123,12 +123,9 @@ class Sparse(Dense):
         prefixes, size = text.prefixes, self.unit
         for n in range(len(prefixes), units):
             before = prefixes[-1] if prefixes else 0
-            prefixes.append(self._id((before, text.tokens[n * size : (n + 1) * size])))
+            prefixes.append(self._id((before, tuple(text.tokens[n * size : (n + 1) * size]))))
         whole = prefixes[units - 1] if units else 0
-        return self._id((whole, text.tokens[end - rest : end])) if rest else whole
-
-    def forget(self, request: int) -> None:
-        del self.texts[request]
+        return self._id((whole, tuple(text.tokens[end - rest : end]))) if rest else whole
 
     def free_blocks(self, s: State) -> Container[int]:
         """The blocks of a settled state's free queue."""

@@ -151,7 +151,7 @@ def _add_request(running: Running, digits: Digits, _: list[int]) -> Call:
         salt, lora = digits.pick(_TAGS)
     else:
         text = running.read.texts[digits.pick(earlier[-LIVE_REQUESTS:])]
-        stream = (text.tokens + _stream(0, length))[:length]
+        stream = (*text.tokens, *_stream(0, length))[:length]
         salt, lora = digits.pick(_TAGS) if digits.one_in(4) else (text.salt, text.lora)
         if text.lora and digits.one_in(2):
             salt, lora = text.salt, 3 - text.lora  # the other LoRA of the same name

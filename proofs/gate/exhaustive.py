@@ -94,9 +94,9 @@ def _stories(
     if depth == 0:
         yield before
         return
-    state, texts = running.state, running.read.texts
+    state, texts = running.state, dict(running.read.texts)
     for option in options(running):
-        running.state, running.read.texts = state, texts
+        running.state, running.read.texts = state, dict(texts)
         if fit_call(option, lacks) != option:
             continue
         try:

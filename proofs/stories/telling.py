@@ -236,7 +236,7 @@ class _Teller:
         return Request(
             request=r,
             status=STATUS[s.status(r)],
-            tokens=text.tokens,
+            tokens=tuple(text.tokens),
             salt=text.salt,
             lora=text.lora,
             prompt=self.prompts[r],

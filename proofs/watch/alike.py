@@ -19,10 +19,10 @@ from slotproof.proofs.gate.compare import (
     KeyMatch,
     Strictness,
     difference,
-    expected_snapshot,
     snapshot_differences,
 )
 from slotproof.proofs.traces.trace import usage_of
+from slotproof.proofs.watch.look import expected
 
 IN_TURN = 16
 """Blocks that are looked at after each call, though the model did not change them."""
@@ -109,7 +109,7 @@ class Alike:
             return [difference("tables", "none", f"a table of {min(strangers)}")]
         hidden = frozenset() if self._zeroing else frozenset({"to_zero"})
         return snapshot_differences(
-            Strictness.EXACT, expected_snapshot(self._running), got, self._keys, hidden
+            Strictness.EXACT, expected(self._running, self._names), got, self._keys, hidden
         )
 
     def _changed(self) -> Iterator[Difference]:

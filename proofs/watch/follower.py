@@ -7,8 +7,7 @@ at each call. A call outside the caller's contract is told as such, and followed
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 from slotproof.impl.protocol import Config
@@ -21,20 +20,18 @@ from slotproof.impl.vllm.live.events import (
     Evict,
     Free,
     FreeLater,
-    Ledger,
     LookUp,
     PopForFree,
     RecordForZeroing,
     RemoveSkipped,
     Reset,
     TakeNew,
-    told,
 )
 from slotproof.model.integers.sparse import Sparse
 from slotproof.model.language.changes import Change, one
 from slotproof.model.language.keys import block_key
-from slotproof.model.language.state import HAND, LOADING, NULL_BLOCK, PREEMPTED, RUNNING, UNKNOWN, WAITING
-from slotproof.model.running import Running, Stuck, Text
+from slotproof.model.language.state import HAND, NULL_BLOCK, RUNNING, WAITING
+from slotproof.model.running import Running, Stuck
 from slotproof.model.scheduling.caller import allocate_contract, cache_blocks_contract
 from slotproof.model.system import coordinator, pool
 from slotproof.model.system.allocate_slots import Ask, allocate_slots
@@ -42,40 +39,15 @@ from slotproof.model.system.prefix_cache import Hits, get_computed_blocks
 from slotproof.proofs.campaign.calls import model_config
 from slotproof.proofs.gate.by_itself.consistency import Consistency
 from slotproof.proofs.gate.compare import Difference, difference, new_blocks, to_zero
+from slotproof.proofs.watch.ledgers import Ledgers
 from slotproof.proofs.watch.look import Look, MakeLook
 from slotproof.proofs.watch.summary import Summary
+from slotproof.proofs.watch.violation import Violation
 
 KEPT = 12
 """Calls before a violation that are told with it."""
 MANY_IDS = 200_000
 """Prefixes and keys that are told apart before those that nobody needs are forgotten."""
-_STATUS = {"WAITING": WAITING, "RUNNING": RUNNING, "PREEMPTED": PREEMPTED}
-"""Whatever else a request waits for, it pays no watermark, as one that loads."""
-
-
-@dataclass(frozen=True)
-class Violation:
-    """A call within the contract that was answered otherwise than the model does, or left another state."""
-
-    manager: str
-    call: Event
-    differences: tuple[Difference, ...]
-    statements: tuple[Difference, ...]
-    """What of the state breaks a statement, whatever the model says."""
-    before: tuple[Event, ...]
-    """The last calls before it."""
-
-    @property
-    def lines(self) -> Iterable[str]:
-        """The story, for people."""
-        yield f"{self.manager}: call {self.call.number} is not as the model has it"
-        if self.before:
-            yield "  the calls before it:"
-        yield from (f"    {told(event)}" for event in self.before)
-        yield "  the call:"
-        yield f"    {told(self.call)}"
-        yield from (f"  {d.line}" for d in self.differences[:KEPT])
-        yield from (f"  breaks {d.line}" for d in self.statements[:KEPT])
 
 
 class Follower:
@@ -107,16 +79,12 @@ class Follower:
         assert isinstance(self._running.read, Sparse)
         self._read: Sparse = self._running.read
         self._zeroing = not any(what.startswith("the blocks to zero") for what in unseen)
-        self._numbers: dict[str, int] = {}
-        self._names: dict[int, str] = {}
+        self._ledgers = Ledgers(self._running)
         self._popped: dict[tuple[int, ...], int] = {}
-        self._next = 0
-        self._letters: dict[str, int] = {}
-        self._tags: dict[str, int] = {}
         self._ids_before = 0
         self._outside: list[str] = []
         self._before: deque[Event] = deque(maxlen=KEPT)
-        self._look: Look = look(self._running, self._names, self._zeroing)
+        self._look: Look = look(self._running, self._ledgers.names, self._zeroing)
         self._take: dict[type[Any], Callable[[Any], list[Difference]]] = {
             LookUp: self._look_up,
             AllocateSlots: self._allocate,
@@ -198,52 +166,14 @@ class Follower:
     def _of_raising(self, event: Any) -> list[Difference]:
         """A call that raised: whether the contract allowed it. It should have changed nothing."""
         if isinstance(event, AllocateSlots):
-            r = self._sync(event.ledger)
+            r = self._ledgers.set(event.ledger)
             self._check(allocate_contract(self._running.state, r, self._ask(event, r)))
         elif isinstance(event, CacheBlocks):
-            r = self._sync(event.ledger)
+            r = self._ledgers.set(event.ledger)
             self._check(cache_blocks_contract(self._running.state, r, event.tokens))
         else:
             self._outside.append("a call that raises")
         return [Difference("the call", "an answer", f"it raised {event.raised}")] if not self._outside else []
-
-    # The ledger, as the request has it.
-
-    def _sync(self, ledger: Ledger) -> int:
-        """The model's request is as the live one; its number."""
-        r = self._numbers.get(ledger.request)
-        texts = self._read.texts
-        if r is None or r not in texts:
-            r = self._next
-            self._next += 1
-            self._numbers[ledger.request], self._names[r] = r, ledger.request
-        letters = tuple([c if type(c) is int else self._letter(str(c)) for c in ledger.letters])
-        if ledger.begins or r not in texts:
-            salt, lora = self._tag(ledger.salt), self._tag(ledger.lora)
-            texts[r] = Text(letters, salt, lora)
-        elif letters:
-            texts[r] = texts[r].grown(letters)
-        s, status = self._running.state, _STATUS.get(ledger.status, LOADING)
-        now = {
-            "status": status,
-            "num_tokens": ledger.num_tokens,
-            "computed": ledger.computed,
-            "in_flight": ledger.in_flight,
-        }
-        changes = {
-            field: Change(getattr(s, field), one(r), value)
-            for field, value in now.items()
-            if getattr(s, field)(r) != value
-        }
-        if changes:
-            self._running.take(s.replace(**changes))
-        return r
-
-    def _letter(self, text: str) -> int:
-        return self._letters.setdefault(text, -1 - len(self._letters))
-
-    def _tag(self, text: str) -> int:
-        return self._tags.setdefault(text, len(self._tags) + 1) if text else 0
 
     def _check(self, contract: dict[str, Any]) -> None:
         self._outside += [name for name, holds in contract.items() if not holds]
@@ -251,18 +181,24 @@ class Follower:
     # The calls.
 
     def _look_up(self, event: LookUp) -> list[Difference]:
-        r = self._sync(event.ledger)
+        r = self._ledgers.set(event.ledger)
         if not self._config.enable_caching or event.ledger.skips_cache:
             expected: tuple[int, Blocks] = (0, ())
+            junction = 0
         else:
             hits = get_computed_blocks(self._running.state, r)
+            junction = hits.junction
             groups = range(self._running.engine.groups.num)
             blocks = tuple(tuple(hits.at(g, i) for i in range(hits.num(g))) for g in groups)
             expected = (hits.tokens, blocks)
         got = (event.tokens, event.blocks if any(event.blocks) else ())
         if expected[0] == 0:
             expected = (0, ())
-        return [] if expected == got else [difference("the hit: tokens, blocks", expected, got)]
+        if expected != got:
+            return [difference("the hit: tokens, blocks", expected, got)]
+        if self._config.retention_interval is None or junction == event.junction:
+            return []
+        return [difference("where the groups do not agree", junction, event.junction)]
 
     def _ask(self, event: AllocateSlots, r: int) -> Ask:
         s, engine = self._running.state, self._running.engine
@@ -290,7 +226,7 @@ class Follower:
         )
 
     def _allocate(self, event: AllocateSlots) -> list[Difference]:
-        r = self._sync(event.ledger)
+        r = self._ledgers.set(event.ledger)
         engine, s = self._running.engine, self._running.state
         ask = self._ask(event, r)
         seen = s
@@ -311,27 +247,27 @@ class Follower:
         return [difference("result.new_blocks", expected, got)]
 
     def _cache(self, event: CacheBlocks) -> list[Difference]:
-        r = self._sync(event.ledger)
+        r = self._ledgers.set(event.ledger)
         self._check(cache_blocks_contract(self._running.state, r, event.tokens))
         self._running.take(coordinator.cache_blocks(self._running.state, r, event.tokens))
         return []
 
     def _remove_skipped(self, event: RemoveSkipped) -> list[Difference]:
-        r = self._numbers.get(event.request)
+        r = self._ledgers.numbers.get(event.request)
         if r is not None:
             s = self._running.state
             self._running.take(coordinator.remove_skipped_blocks(s, r, event.processed))
         return []
 
     def _free(self, event: Free) -> list[Difference]:
-        r = self._sync(event.ledger)
+        r = self._ledgers.set(event.ledger)
         self._running.take(coordinator.free(self._running.state, r))
-        self._forget(r)
+        self._ledgers.forget(r)
         return []
 
     def _pop(self, event: PopForFree) -> list[Difference]:
         """The request's rows are nobody's from now on, until their blocks go back."""
-        r = self._sync(event.ledger)
+        r = self._ledgers.set(event.ledger)
         engine, s = self._running.engine, self._running.state
         rows = [engine.row(r, g) for g in range(engine.groups.num)]
         live = tuple(s.table(row, i) for row in rows for i in range(s.length(row)))
@@ -339,7 +275,7 @@ class Follower:
             return [difference("blocks to free later", live, event.blocks)]
         if any(live):
             self._popped[tuple(reversed(live))] = r
-        del self._names[r], self._numbers[event.ledger.request]
+        self._ledgers.lose(event.ledger.request)
         return []
 
     def _free_later(self, event: FreeLater) -> list[Difference]:
@@ -356,9 +292,7 @@ class Follower:
                 s = pool.free_blocks(pool.release(s, row, s.length(row)).replace(front=front), g)
                 front = s.front
             self._running.take(pool.clear_table(s, row))
-        self._names[r] = ""
-        self._numbers[""] = r
-        self._forget(r)
+        self._ledgers.forget(r)
         return []
 
     def _evict(self, event: Evict) -> list[Difference]:
@@ -380,7 +314,7 @@ class Follower:
         return [difference("blocks to zero", expected, event.blocks)]
 
     def _record(self, event: RecordForZeroing) -> list[Difference]:
-        r, engine = self._numbers.get(event.request), self._running.engine
+        r, engine = self._ledgers.numbers.get(event.request), self._running.engine
         if r is not None:
             for g in range(engine.groups.num):
                 s, row = self._running.state, engine.row(r, g)
@@ -394,14 +328,6 @@ class Follower:
     def _drained(self) -> None:
         s = self._running.state
         self._running.take(s.replace(num_to_zero=lambda g: 0))
-
-    def _forget(self, r: int) -> None:
-        s = self._running.state
-        fields = ("status", "num_tokens", "computed", "in_flight")
-        nothing = {field: Change(getattr(s, field), one(r), UNKNOWN) for field in fields}
-        self._running.take(s.replace(**nothing))
-        self._read.forget(r)
-        del self._numbers[self._names.pop(r)]
 
     def _settle(self) -> None:
         s = self._running.state

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Protocol, TypeAlias
+
+from msgspec import structs
 
 from slotproof.impl.protocol import Snapshot
 from slotproof.model.running import Running
-from slotproof.proofs.gate.compare import Difference
+from slotproof.proofs.gate.compare import Difference, expected_snapshot
 
 
 class Look(Protocol):
@@ -37,3 +39,10 @@ class Look(Protocol):
 MakeLook: TypeAlias = Callable[[Running, dict[int, str], bool], Look]
 """Makes it, of the model, the requests' ids by the model's numbers, and whether the blocks to zero are
 compared."""
+
+
+def expected(running: Running, known: Collection[int]) -> Snapshot:
+    """What a manager should show: of the requests in `known`, for one whose blocks were taken out to be freed
+    later has no table."""
+    shown, owner = expected_snapshot(running), running.engine.owner
+    return structs.replace(shown, tables={row: t for row, t in shown.tables.items() if owner(row) in known})

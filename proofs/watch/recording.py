@@ -16,11 +16,11 @@ from slotproof.proofs.gate.compare import (
     KeyMatch,
     Strictness,
     difference,
-    expected_snapshot,
     snapshot_differences,
 )
 from slotproof.proofs.output.errors import UserError
 from slotproof.proofs.watch.follower import Follower
+from slotproof.proofs.watch.look import expected
 from slotproof.proofs.watch.summary import Summary
 
 _decode = msgspec.json.Decoder(Line).decode
@@ -58,7 +58,7 @@ class Recorded:
             return []
         hidden = frozenset() if self._zeroing else frozenset({"to_zero"})
         return snapshot_differences(
-            Strictness.EXACT, expected_snapshot(self._running), got, self._keys, hidden
+            Strictness.EXACT, expected(self._running, self._names), got, self._keys, hidden
         )
 
     def snapshot(self) -> Snapshot | None:

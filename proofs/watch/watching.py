@@ -13,8 +13,9 @@ from slotproof.impl.vllm.live.describe import describe
 from slotproof.impl.vllm.live.events import Event
 from slotproof.impl.vllm.live.view import View
 from slotproof.proofs.watch.alike import Alike
-from slotproof.proofs.watch.follower import Follower, Violation
+from slotproof.proofs.watch.follower import Follower
 from slotproof.proofs.watch.summary import Summary
+from slotproof.proofs.watch.violation import Violation
 
 
 class Watching:

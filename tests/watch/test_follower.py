@@ -37,7 +37,7 @@ def drive(config: Config, seed: int, calls: int) -> None:
 
 
 def test_whatever_a_caller_may_do_is_followed_and_agrees(watching: Watching) -> None:
-    for index, config in enumerate(configurations(2, has_groups=True)):
+    for index, config in enumerate(configurations(2, has_groups=True, has_more=True)):
         drive(config, index, 60)
     watching.close()
     summary = watching.summary
@@ -134,10 +134,11 @@ def test_frees_that_wait_are_followed(watching: Watching) -> None:
     allocator.step(Allocate(1, 1))
     manager.block_pool.free_blocks(reversed(blocks))
     allocator.step(Preempt(1))
-    allocator.step(Allocate(1, 2))
+    allocator.step(Allocate(1, 1))  # behind a hit of four tokens of its five
     watching.close()
     assert [line for violation in watching.violations for line in violation.lines] == []
     assert not watching.summary.not_followed
+    assert watching.summary.calls == 10
 
 
 def test_what_the_model_has_not_is_named(watching: Watching) -> None:
@@ -145,8 +146,10 @@ def test_what_the_model_has_not_is_named(watching: Watching) -> None:
 
     from slotproof.impl.vllm.parts import kv_cache_config
 
-    KVCacheManager(kv_cache_config(SMALL), 16, 2, 2, use_eagle=True)
-    assert dict(watching.summary.never) == {"EAGLE drops the last block of a hit": 1}
+    KVCacheManager(kv_cache_config(SMALL), 16, 4, 4, dcp_world_size=2)
+    assert dict(watching.summary.never) == {
+        "a block is spread over several workers (context parallelism)": 1,
+    }
 
 
 @pytest.mark.slow

@@ -41,7 +41,7 @@ def followed(path: Path) -> tuple[Recording, Summary]:
 
 
 def test_a_recording_is_followed_to_its_end(tmp_path: Path) -> None:
-    for index, config in enumerate(configurations(4, has_groups=True)[:8]):
+    for index, config in enumerate(configurations(4, has_groups=True, has_more=True)[:8]):
         allocator, recorder = recorded(tmp_path, config)
         running, random = Running(**model_config(config)), Random(index)
         for _ in range(60):
@@ -104,9 +104,9 @@ def test_who_cannot_be_followed_is_named(tmp_path: Path, capsys: pytest.CaptureF
 
     from slotproof.impl.vllm.parts import kv_cache_config
 
-    Recorder(KVCacheManager(kv_cache_config(SMALL), 16, 2, 2, use_eagle=True), tmp_path)
+    Recorder(KVCacheManager(kv_cache_config(SMALL), 16, 4, 4, dcp_world_size=2), tmp_path)
     assert run(["watch", str(tmp_path)]) == 3
-    assert "1 manager not followed at all: EAGLE drops" in capsys.readouterr().out
+    assert "1 manager not followed at all: a block is spread" in capsys.readouterr().out
 
 
 def test_no_folder_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

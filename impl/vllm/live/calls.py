@@ -127,8 +127,8 @@ class Calls:
             return original(request)
         ledger = self._requests.ledger(request)
         answer, raised = self._made(original, (request,), {})
-        blocks, tokens = ((), 0) if raised else (_blocks(answer[0]), answer[1])
-        return self._tell(LookUp(self._next(), ledger, tokens, blocks, raised), answer)
+        blocks, tokens, junction = ((), 0, 0) if raised else (_blocks(answer[0]), answer[1], answer[2])
+        return self._tell(LookUp(self._next(), ledger, tokens, blocks, junction, raised), answer)
 
     def _allocate_slots(
         self,

@@ -5,9 +5,11 @@ from __future__ import annotations
 from math import gcd, lcm
 from typing import Any, NamedTuple
 
+from slotproof.impl.group_checks import check_groups
 from slotproof.impl.protocol import Config, Group
 
 NO_LIMIT = 1 << 30
+KINDS = ("FullAttentionManager", "SlidingWindowManager", "ChunkedLocalAttentionManager")
 
 
 class Described(NamedTuple):
@@ -29,31 +31,43 @@ def describe(manager: Any) -> Described:
     cannot = [*_of_the_coordinator(manager), *(why for kind in kinds for why in _of_a_group(kind))]
     if cannot:
         return Described(None, tuple(dict.fromkeys(cannot)))
-    groups = tuple(
-        Group(block_size=kind.block_size, sliding_window=getattr(kind, "sliding_window", None))
-        for kind in kinds
-    )
-    in_flight = _max_in_flight_tokens(kinds, manager.max_model_len)
+    groups = [_group(kind, g in coordinator.eagle_group_ids) for g, kind in enumerate(kinds)]
+    in_flight = _max_in_flight_tokens(kinds, groups, manager.max_model_len)
     if in_flight is None:
         return Described(None, ("its windows are capped by different numbers of tokens in flight",))
+    windows = any(group.sliding_window for group in groups)
+    reprefillable = coordinator.num_reprefillable_tokens
+    first = {name: getattr(groups[0], name) for name in Group.__struct_fields__}
+    config = Config(
+        **first,
+        num_blocks=shape.num_blocks,
+        groups=tuple(groups[1:]),
+        max_model_len=manager.max_model_len,
+        enable_caching=bool(manager.enable_caching),
+        watermark_blocks=manager.watermark_blocks,
+        max_in_flight_tokens=in_flight,
+        num_prefill_lookahead=reprefillable + 1 if reprefillable else 0,
+        retention_interval=coordinator.retention_interval if windows else None,
+    )
+    try:
+        check_groups(config)
+    except ValueError as error:
+        return Described(None, (str(error),))
     unseen = []
     if not all(kind.records_new_block_ids for kind in kinds):
         unseen.append("the blocks to zero: it does not record them")
     if manager.enable_kv_cache_events:
         unseen.append("KV cache events")
-    return Described(
-        Config(
-            num_blocks=shape.num_blocks,
-            block_size=groups[0].block_size,
-            sliding_window=groups[0].sliding_window,
-            groups=groups[1:],
-            max_model_len=manager.max_model_len,
-            enable_caching=bool(manager.enable_caching),
-            watermark_blocks=manager.watermark_blocks,
-            max_in_flight_tokens=in_flight,
-        ),
-        (),
-        tuple(unseen),
+    return Described(config, (), tuple(unseen))
+
+
+def _group(kind: Any, is_eagle: bool) -> Group:
+    return Group(
+        block_size=kind.block_size,
+        sliding_window=getattr(kind, "sliding_window", None),
+        attention_chunk_size=getattr(kind, "attention_chunk_size", None),
+        is_eagle=is_eagle,
+        extra_retained_tokens=getattr(kind, "extra_retained_tokens", 0),
     )
 
 
@@ -63,17 +77,12 @@ def _of_the_coordinator(manager: Any) -> list[str]:
     why = []
     if len(coordinator.block_pool.blocks) != manager.kv_cache_config.num_blocks:
         why.append("its pool has another number of blocks than its configuration")
-    if coordinator.eagle_group_ids:
-        why.append("EAGLE drops the last block of a hit")
-    if coordinator.num_reprefillable_tokens:
-        why.append("tokens are prefilled again (multi-module MTP)")
-    windows = any(getattr(kind, "sliding_window", None) for kind in coordinator.single_type_managers)
-    if windows and coordinator.retention_interval is not None:
-        why.append("of a window, its prefix cache keeps some blocks alone (retention interval)")
     if getattr(coordinator, "enable_partial_hash_hits", False):
         why.append("hits may end inside a block")
     if coordinator.scheduler_block_size != lcm(*sizes):
         why.append("hits end at other places than where a block of every group ends")
+    if _drops_by_what_is_not_known(coordinator):
+        why.append("of groups with equal blocks and windows, some alone have a draft head")
     if manager.enable_caching:
         unit = coordinator.block_pool.hash_block_size
         if unit != gcd(*sizes):
@@ -86,32 +95,50 @@ def _of_the_coordinator(manager: Any) -> list[str]:
     return why
 
 
+def _drops_by_what_is_not_known(coordinator: Any) -> bool:
+    """vLLM looks groups of one specification up together, draft heads or not. The model knows of these what a
+    `Group` says: of groups that are equal in this, either all drop or none may."""
+    drops: dict[Group, set[bool]] = {}
+    for kind in coordinator.single_type_managers:
+        if type(kind).__name__ in KINDS:
+            drops.setdefault(_group(kind, False), set()).add(bool(kind.use_eagle))
+    return any(len(of_equals) > 1 for of_equals in drops.values())
+
+
 def _of_a_group(kind: Any) -> list[str]:
     name, why = type(kind).__name__, []
-    if name not in ("FullAttentionManager", "SlidingWindowManager"):
+    if name not in KINDS:
         return [f"{name} is no kind of attention that the model has"]
     if kind.dcp_world_size * kind.pcp_world_size != 1:
         why.append("a block is spread over several workers (context parallelism)")
-    if getattr(kind, "extra_retained_tokens", 0):
-        why.append("a window keeps more tokens than it attends to")
     if not kind.kv_cache_spec.prefix_cacheable:
         why.append("a group takes no part in prefix caching")
     return why
 
 
-def _max_in_flight_tokens(kinds: Any, max_model_len: int) -> int | None:
-    """The tokens in flight by which the windows' caps are what they are; a cap is all that vLLM keeps."""
-    windows = [k for k in kinds if type(k).__name__ == "SlidingWindowManager"]
-    caps = {k: k.max_admission_blocks_per_request for k in windows}
+def _max_in_flight_tokens(kinds: Any, groups: list[Group], max_model_len: int) -> int | None:
+    """The tokens in flight by which the caps of windows and chunks are what they are, as many as may be; None
+    if there is no such number. A cap is all that vLLM keeps."""
+    caps = [
+        (kind.max_admission_blocks_per_request, group)
+        for kind, group in zip(kinds, groups, strict=True)
+        if group.sliding_window or group.attention_chunk_size
+    ]
+
+    def cap(group: Group, in_flight: int) -> int:
+        tokens = min(_held(group) + in_flight, max_model_len)
+        return -(-tokens // group.block_size) + (group.sliding_window is not None)
+
     found = NO_LIMIT
-    for kind, cap in caps.items():
-        whole = -(-max_model_len // kind.block_size) + 1
-        if cap is not None and cap < whole:
-            found = min(found, (cap - 1) * kind.block_size - (kind.sliding_window - 1))
+    for given, group in caps:
+        if given is not None and given < cap(group, NO_LIMIT):
+            blocks = given - (group.sliding_window is not None)
+            found = min(found, blocks * group.block_size - _held(group))
+    return found if all(cap(group, found) == given for given, group in caps) else None
 
-    def capped(kind: Any) -> int:
-        tokens = min(kind.sliding_window - 1 + found, max_model_len)
-        return int(-(-tokens // kind.block_size) + 1)
 
-    agree = all(cap is not None and capped(kind) == cap for kind, cap in caps.items())
-    return found if agree else None
+def _held(group: Group) -> int:
+    """Tokens that are held beside those in flight."""
+    if group.sliding_window is not None:
+        return group.sliding_window - 1 + group.extra_retained_tokens
+    return group.attention_chunk_size or 0

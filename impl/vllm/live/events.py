@@ -32,6 +32,8 @@ class Ledger(msgspec.Struct, array_like=True):
     salt: str = ""
     lora: str = ""
     skips_cache: bool = False
+    junction: int = 0
+    """Where its groups did not agree when it was looked up (`shared_prefix_boundary`)."""
 
 
 class Seen(msgspec.Struct, array_like=True, tag=True):
@@ -46,6 +48,8 @@ class LookUp(Seen, tag="lookup"):
     ledger: Ledger
     tokens: int
     blocks: Blocks
+    junction: int
+    """Where the groups that are looked up first leave the others behind; 0: nowhere."""
     raised: str = ""
 
 

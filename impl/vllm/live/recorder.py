@@ -23,7 +23,7 @@ from slotproof.impl.vllm.live.describe import describe
 from slotproof.impl.vllm.live.events import AllocateSlots, CacheBlocks, Event, Free, PopForFree
 from slotproof.impl.vllm.live.view import View
 
-VERSION = 1
+VERSION = 2
 FLUSH_SECONDS = 0.5
 FLUSH_BYTES = 1 << 18
 BOUND_MEGABYTES = 1024

@@ -47,6 +47,7 @@ class Requests:
             (request.cache_salt or "") if begins else "",
             f"{lora.lora_name}\0{lora.lora_path}" if begins and lora else "",
             bool(request.skip_reading_prefix_cache),
+            request.shared_prefix_boundary,
         )
 
     def forget(self, name: str) -> None:
