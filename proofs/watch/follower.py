@@ -99,6 +99,7 @@ class Follower:
             RecordForZeroing: self._record,
         }
         summary.managers += 1
+        summary.followed += 1
         summary.several_groups += bool(config.groups)
         summary.unseen.update(unseen)
         if self._look.whole():
@@ -129,10 +130,12 @@ class Follower:
             self.stop(f"the model cannot go on after a call outside the contract: {error}")
             self.summary.not_followed[self.stopped] += 1
             return
+        if self.stopped:
+            self.summary.not_followed[self.stopped] += 1
+            return
         found = found or self._look.after_call()
-        for name in self._outside:
-            self.summary.outside[name] += 1
         if not found:
+            self.summary.outside.update(self._outside)
             self.summary.calls += 1
             self.summary.lookups += isinstance(event, LookUp)
             self._before.append(event)
@@ -161,7 +164,9 @@ class Follower:
 
     def stop(self, why: str) -> None:
         """Calls are not followed from now on."""
-        self.stopped = why
+        if not self.stopped:
+            self.stopped = why
+            self.summary.stopped += 1
 
     def _of_raising(self, event: Any) -> list[Difference]:
         """A call that raised: whether the contract allowed it. It should have changed nothing."""
@@ -282,8 +287,7 @@ class Follower:
         r = self._popped.pop(event.blocks, None)
         if r is None:
             self.stop("blocks were freed that no call had taken out for it")
-            self._outside.append("freed are the blocks that were taken out for it")
-            return [Difference("free_blocks", "blocks of a request that lost them", str(event.blocks))]
+            return []
         engine = self._running.engine
         front = 0
         for g in reversed(range(engine.groups.num)):

@@ -14,8 +14,13 @@ class Summary:
     """Counts, over any number of managers."""
 
     managers: int = 0
+    """All that were seen."""
+    followed: int = 0
+    """Of these, those that were followed from their first call on,"""
+    stopped: int = 0
+    """and of these, those that were not followed to the end."""
     several_groups: int = 0
-    """Of these, those with several attention groups."""
+    """Of those that were followed, those with several attention groups."""
     calls: int = 0
     """Calls that were followed and agree."""
     lookups: int = 0
@@ -32,7 +37,7 @@ class Summary:
 
     def add(self, other: Summary) -> None:
         """Count another summary in."""
-        for name in ("managers", "several_groups", "calls", "lookups", "violations"):
+        for name in ("managers", "followed", "stopped", "several_groups", "calls", "lookups", "violations"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for name in ("not_followed", "never", "unseen", "outside"):
             getattr(self, name).update(getattr(other, name))
@@ -40,9 +45,13 @@ class Summary:
     @property
     def lines(self) -> Iterator[str]:
         """For people."""
-        several = f", {self.several_groups} of them with several groups" if self.several_groups else ""
+        of = f" of {self.managers}" if self.followed < self.managers else ""
+        more = [f"{self.several_groups} with several groups"] if self.several_groups else []
+        if self.stopped:
+            more.append(f"{self.followed - self.stopped} to the end")
         yield (
-            f"followed {counted(self.calls, 'call')} of {counted(self.managers, 'manager')}{several}: "
+            f"followed {counted(self.calls, 'call')} of {counted(self.followed, 'manager')}{of}"
+            f"{' (' + ', '.join(more) + ')' if more else ''}: "
             + (counted(self.violations, "violation") if self.violations else "none in disagreement")
         )
         if self.not_followed:

@@ -58,7 +58,7 @@ def test_a_violation_fails_the_test_that_made_it_and_the_end_counts(tmp_path: Pa
     assert "ERROR test_project.py::test_with_a_fault" in printed
     assert "the call:" in printed
     assert "breaks" in printed or "expected" in printed
-    assert "of 3 managers: 1 violation" in printed
+    assert "of 3 managers (2 to the end): 1 violation" in printed
 
 
 def test_nothing_is_imported_for_who_does_not_ask(tmp_path: Path) -> None:
