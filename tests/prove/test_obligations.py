@@ -42,9 +42,9 @@ KEPT = Path(__file__).parent / "obligations.txt"
 
 
 def listed() -> list[str]:
-    """A line for each obligation: kind, statement, name, what a campaign must reach (`-`: nothing is assumed),
-    how many assumptions and hints it has, and whether it holds by definition (its goal simplifies to true:
-    what a step makes is what is claimed of it)."""
+    """A line for each obligation: kind, statement, name, what a campaign must reach (`-`: nothing), how many
+    assumptions and hints it has, and whether it holds by definition (its goal simplifies to true: what a
+    step makes is what is claimed of it)."""
     lines = []
     for group in groups():
         for o in group.build(Rules()):

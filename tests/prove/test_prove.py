@@ -22,7 +22,7 @@ from slotproof.model.language.rules import RULES, Rules
 from slotproof.model.scheduling.caller import ACTIONS
 from slotproof.model.system import pool
 from slotproof.proofs.campaign.find import find
-from slotproof.proofs.campaign.kinds import FULL, HYBRID, KINDS, SLIDING_WINDOW
+from slotproof.proofs.campaign.kinds import FULL, HYBRID, KINDS
 from slotproof.proofs.campaign.monitor import Violation
 from slotproof.proofs.campaign.story import Story, tell
 from slotproof.proofs.prove import arithmetic

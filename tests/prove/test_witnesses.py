@@ -15,7 +15,7 @@ GOLDEN = Path(__file__).parent / "obligations.txt"
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_short_campaign_reaches_all_that_proofs_assume(kind: str) -> None:
-    """Where it does not, `prove` goes on for many more calls: choose the kind's seed in `witnesses.py` again."""
+    """Where it does not, `prove` goes on for many more calls: choose its seed again."""
     lines = (line.split(" | ") for line in GOLDEN.read_text().splitlines())
     assumed = {witness for of, _, _, witness, _ in lines if of == kind and witness != "-"}
     reached, violations = witnesses(kind, Rules(), FEW_CALLS)
