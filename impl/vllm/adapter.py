@@ -81,7 +81,8 @@ class VllmAllocator(Adapter):
 
     Raises:
         ImportError: vLLM is not installed or does not import.
-        ValueError: a count of the configuration is too small, or vLLM cannot take its watermark.
+        ValueError: a count of the configuration is too small, vLLM cannot take its watermark, or it does with
+            such groups what is not in the model.
     """
 
     def __init__(self, config: Config) -> None:
@@ -91,6 +92,8 @@ class VllmAllocator(Adapter):
             if count is not None and count < 1:
                 raise ValueError(f"{name} is {count}: make it at least 1")
         check_groups(config)
+        if config.groups and config.enable_caching:
+            _check_units(config)
         for name in ("watermark_blocks", "max_in_flight_tokens"):
             if getattr(config, name) < 0:
                 raise ValueError(f"{name} is {getattr(config, name)}: make it at least 0")
@@ -180,6 +183,17 @@ class VllmAllocator(Adapter):
         request.num_computed_tokens = entry.computed
         request.num_in_flight_tokens = entry.in_flight
         return request
+
+
+def _check_units(config: Config) -> None:
+    """Raises ValueError for groups of full attention that key a prompt's partial last block."""
+    for g, group in enumerate(config.all_groups):
+        is_full = group.sliding_window is None and group.attention_chunk_size is None
+        if is_full and group.block_size != (unit := hash_block_size(config)):
+            raise ValueError(
+                f"group {g}: block_size is {group.block_size}: vLLM, which hashes {unit} token(s) at a time, "
+                f"keys a prompt's partial last block there, which is not in the model: make it {unit}"
+            )
 
 
 class VllmFactory:

@@ -60,3 +60,20 @@ def test_of_two_kinds_of_windows_one_may_not_drop_its_block(monkeypatch: pytest.
     allocator.step(AddRequest(1, NINE[:7]))
     found = allocator.find(allocator.ledger.entry(Finish(1)))
     assert found.num_tokens == 3  # and the first group's block of the fourth token is gone
+
+
+@pytest.mark.vllm
+def test_full_attention_with_blocks_of_several_units_keys_a_partial_block(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = Config(
+        num_blocks=30, block_size=2, max_model_len=12, groups=(Group(block_size=1, sliding_window=2),)
+    )
+    with pytest.raises(ValueError, match="group 0: block_size is 2: vLLM, which hashes 1 token"):
+        adapter.vllm_allocator(config)
+    monkeypatch.setattr(adapter, "_check_units", lambda config: None)
+    allocator = adapter.vllm_allocator(config)
+    allocator.step(AddRequest(0, NINE[:8]))
+    allocator.step(Allocate(0, 7))
+    state = allocator.snapshot()
+    assert state.hashes[state.tables[0][3]] is not None  # it holds one token of two
