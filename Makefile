@@ -11,6 +11,7 @@ VLLM_READY := $(VLLM_VENV)/.ready
 .DEFAULT_GOAL := help
 RELEASES ?= 0.24.0 0.28.0 0.33.0
 CALLS ?= 8000
+STEPS ?= 5000
 
 .PHONY: help check sceptic sceptic-sample cores test test-sample test-all gate-vllm gate-releases lint format picture wheel clean
 
@@ -51,11 +52,14 @@ gate-vllm: $(VLLM_READY) ## gate real vLLM 0.32.0 (its own environment, about 4 
 
 gate-releases: $(RELEASES:%=.releases/%/.ready) ## gate the Python files of vLLM's RELEASES, with the packages of 0.32.0, and print a table
 	@for release in $(RELEASES); do \
-	  rm -f .releases/$$release.report.json; \
-	  PYTHONPATH=.releases/$$release:.releases/extra$${PYTHONPATH:+:$$PYTHONPATH} $(VLLM_VENV)/bin/slotproof gate --impl vllm \
-	    --calls $(CALLS) --seed 1 --trace .releases/$$release.json --json .releases/$$release.report.json; \
+	  ( export PYTHONPATH=.releases/$$release:.releases/extra$${PYTHONPATH:+:$$PYTHONPATH}; at=.releases/$$release; \
+	  rm -f $$at.report.json $$at.scheduler.json; \
+	  $(VLLM_VENV)/bin/slotproof gate --impl vllm --calls $(CALLS) --seed 1 --trace $$at.json --json $$at.report.json; \
+	  $(VLLM_VENV)/bin/slotproof gate --impl vllm-scheduler --steps $(STEPS) --seed 1 --known \
+	    --trace $$at.steps.json --json $$at.scheduler.json ); \
 	done
-	@$(VLLM_VENV)/bin/python -m slotproof.proofs.gate.releases $(RELEASES:%=.releases/%.report.json)
+	@$(VLLM_VENV)/bin/python -m slotproof.proofs.gate.releases \
+	  $(foreach release,$(RELEASES),.releases/$(release).report.json .releases/$(release).scheduler.json)
 
 lint: $(READY) ## check style, format and types
 	$(VENV)/bin/ruff check

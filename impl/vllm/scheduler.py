@@ -154,8 +154,11 @@ class VllmScheduler:
 
     def _loads_hold_blocks(self) -> bool:
         """Whether a request holds blocks for a load: it waits, or has ended while the load is under way."""
-        waiting = len(self.scheduler.kv_holding_waiting) > 0
-        return waiting or any(request.is_finished() for request in self.scheduler.requests.values())
+        held = self.scheduler.kv_cache_manager.get_block_ids
+        return any(
+            request.status.name != "RUNNING" and any(held(name))
+            for name, request in self.scheduler.requests.items()
+        )
 
     def _propose(self, num_drafts: dict[str, int]) -> None:
         """The drafter's tokens reach the scheduler as the engine brings them, after a step's answer."""

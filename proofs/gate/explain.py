@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from slotproof.impl.protocol import Config
 from slotproof.model.language.behaviours import BEHAVIOURS, BUGS
 from slotproof.model.language.rules import RULES
 from slotproof.proofs.gate.isolation import Isolated, Kind
@@ -33,14 +34,23 @@ class Finding:
         return "; and ".join(f"{name}: {_CANDIDATES[name]}" for name in self.names)
 
 
+def candidates(config: Config) -> list[tuple[str, ...]]:
+    """What may be missing beside what an engine's behaviours name."""
+    left = [name for name in _CANDIDATES if name not in config.behaviours]
+    pairs = [(_LORA_PATH, name) for name in left if _LORA_PATH in left and name != _LORA_PATH]
+    return [*((name,) for name in left), *pairs]
+
+
+def behaving(config: Config, names: tuple[str, ...]) -> Config:
+    """The engine, for a model that behaves so too, or to which these rules are missing."""
+    return msgspec.structs.replace(config, behaviours=(*config.behaviours, *names))
+
+
 def explain(implementation: Isolated, failure: Failure, asked: Asked) -> Finding | None:
     """The finding that a difference is, if a missing rule explains all of its story."""
     calls = [step.call for step in failure.story]
-    known = failure.config.behaviours
-    left = [name for name in _CANDIDATES if name not in known]
-    pairs = [(_LORA_PATH, name) for name in left if _LORA_PATH in left and name != _LORA_PATH]
-    for names in [*((name,) for name in left), *pairs]:
-        config = msgspec.structs.replace(failure.config, behaviours=(*known, *names))
+    for names in candidates(failure.config):
+        config = behaving(failure.config, names)
         story = legal_story(config, calls)
         # Without the rule the model may fail half way through the last call too, or find a hit that makes it
         # a call that nobody would make.

@@ -11,7 +11,6 @@ from enum import Enum
 from itertools import count
 
 import hypothesis
-import msgspec
 from hypothesis import strategies
 
 from slotproof.impl.protocol import Call, Config
@@ -20,7 +19,7 @@ from slotproof.proofs.campaign.corpus import CORPUS, OF_KINDS
 from slotproof.proofs.campaign.fit import fit_call, fit_config, fit_configs
 from slotproof.proofs.gate.ahead import Nobody, Play, Played, Players, Turn
 from slotproof.proofs.gate.compare import Strictness
-from slotproof.proofs.gate.explain import Finding, explain
+from slotproof.proofs.gate.explain import Finding, behaving, explain
 from slotproof.proofs.gate.isolation import Isolated, Kind
 from slotproof.proofs.gate.trial import Asked, Failure, Trial, try_calls, try_numbers
 from slotproof.proofs.output.words import counted
@@ -179,7 +178,7 @@ def campaign(
             config, number = seeded(turn.number)
             alone = Report()
             search = _Search(
-                another, _with(config, turn.missing), asked, alone, lambda: SEQUENCE, lambda _: None
+                another, behaving(config, turn.missing), asked, alone, lambda: SEQUENCE, lambda _: None
             )
             search.run(number, simpler=False)
             failed = alone.failure is not None
@@ -191,7 +190,7 @@ def campaign(
                 break
             if turn < 0:
                 config, known = first[turn]
-                trial = try_calls(implementation, _with(config, missing), list(known[: left()]), asked)
+                trial = try_calls(implementation, behaving(config, missing), list(known[: left()]), asked)
                 report.add(trial)
                 report.failure = trial.failure
                 if trial.failure is not None:
@@ -204,7 +203,7 @@ def campaign(
                     progress(report)
                     continue
                 config, number = seeded(turn)
-                search = _Search(implementation, _with(config, missing), asked, report, left, progress)
+                search = _Search(implementation, behaving(config, missing), asked, report, left, progress)
                 search.run(number)
             if report.failure is not None and asked.release:
                 found = explain(implementation, report.failure, asked)
@@ -228,11 +227,7 @@ def _played_first(asked: Asked) -> list[tuple[Config, tuple[Call, ...]]]:
         and fit_config(config, asked.lacks) == config
         and all(fit_call(call, asked.lacks) == call for call in calls)
     ]
-    return [(_with(config, asked.behaviours), calls) for config, calls in can]
-
-
-def _with(config: Config, behaviours: tuple[str, ...]) -> Config:
-    return msgspec.structs.replace(config, behaviours=(*config.behaviours, *behaviours))
+    return [(behaving(config, asked.behaviours), calls) for config, calls in can]
 
 
 @contextmanager

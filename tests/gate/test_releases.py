@@ -59,3 +59,18 @@ def test_a_difference_that_none_explains_is_one(tmp_path: Path, capsys: pytest.C
 def test_a_release_without_a_report_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(tmp_path / "0.40.0.report.json")]) == 2
     assert "0.40.0   no report" in capsys.readouterr().out
+
+
+def test_a_scheduler_is_a_row_of_its_own_and_need_not_be_gated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    allocator = Path(written(tmp_path, "0.33.0"))
+    told = {**json.loads(allocator.read_text()), "impl": "vllm-scheduler", "verdict": "agrees"}
+    gated = tmp_path / "0.33.0.scheduler.json"
+    gated.write_text(json.dumps(told))
+    assert main([str(gated), str(tmp_path / "0.24.0.scheduler.json")]) == 0
+    _, first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("vLLM 0.33.0, scheduler  agrees")
+    assert second.startswith("0.24.0, scheduler       not gated")
+    gated.write_text(json.dumps({**told, "verdict": "uncovered"}))
+    assert main([str(gated)]) == 1

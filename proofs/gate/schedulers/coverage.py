@@ -11,6 +11,7 @@ from slotproof.impl.scheduler.protocol import Setup
 from slotproof.impl.scheduler.scheduler_config import SchedulingPolicy
 from slotproof.impl.scheduler.scheduler_output import SchedulerOutput
 from slotproof.model.language.state import LOADING, PREEMPTED, RUNNING, UNKNOWN, WAITING
+from slotproof.proofs.gate.coverage import NEEDS
 from slotproof.proofs.gate.schedulers.follower import View
 from slotproof.proofs.gate.schedulers.workload import MAX_DRAFTS, MAX_STEPS_IN_FLIGHT
 from slotproof.proofs.traces.trace import Step
@@ -124,10 +125,15 @@ _TOLD_BY_CALLS = (
 )
 
 
-def schedule_rows(setups: Iterable[Setup]) -> list[str]:
-    """The rows that can be reached under at least one of the setups."""
+def schedule_rows(setups: Iterable[Setup], lacks: frozenset[str] = frozenset()) -> list[str]:
+    """The rows that can be reached under at least one of the setups, without what a manager lacks
+    (`impl/capabilities.py`)."""
     setups = tuple(setups)
-    return [row for row, possible in _ROWS.items() if any(map(possible, setups))]
+    return [
+        row
+        for row, possible in _ROWS.items()
+        if lacks.isdisjoint(NEEDS.get(row, ())) and any(map(possible, setups))
+    ]
 
 
 def step_rows(setups: Iterable[Setup], lacks: Collection[str]) -> list[str]:

@@ -64,6 +64,7 @@ class Episode:
         known: Counts what KNOWN.md tells of the scheduler; None where that is no excuse.
         wanted: Rows of coverage that a drawn workload makes likely.
         lacks: Of a scheduler that shows no calls of a manager, what it cannot do; None for one that does.
+        plain: Fields of arrivals that a drawn workload leaves as they are without.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class Episode:
         known: Counter[str] | None = None,
         wanted: Collection[str] = (),
         lacks: Collection[str] | None = None,
+        plain: Collection[str] = (),
     ) -> None:
         config, lookahead = setup.config, setup.scheduler.num_lookahead_tokens
         self.setup = setup
@@ -93,7 +95,7 @@ class Episode:
         self.coverage = Coverage(setup)
         self.work = Work(setup, known, may_wait="mixed_steps" in (lacks or ()))
         self.follower: Follower = ByCalls(config, self) if lacks is None else BySteps(setup, self)
-        self._workload = Workload(setup, Random(seed), wanted, lacks or ())
+        self._workload = Workload(setup, Random(seed), wanted, (*(lacks or ()), *plain))
         self._choices: Drawn | Given = Given()
         draft_layers = _DRAFT_LAYERS if lookahead else 0
         layers = _LAYERS + draft_layers
@@ -161,7 +163,7 @@ class Episode:
             return ScheduleFailure.of(self, error)
         except ContentError as error:
             found = Difference(error.place, error.expected, f"{error.found} ({error.story})")
-            return ScheduleFailure.of(self, Disagreement([found], request=error.request))
+            return ScheduleFailure.of(self, Disagreement([found], request=error.request), is_of_contents=True)
         return None
 
     def _choose(self, choices: Drawn | Given) -> None:

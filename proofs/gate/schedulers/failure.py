@@ -52,9 +52,11 @@ class ScheduleFailure(Failure):
     """When it happened, in words."""
     history: str = ""
     """Of the request at fault, in a line."""
+    is_of_contents: bool = False
+    """The KV is not what it must be."""
 
     @classmethod
-    def of(cls, episode: Episode, error: Disagreement) -> ScheduleFailure:
+    def of(cls, episode: Episode, error: Disagreement, is_of_contents: bool = False) -> ScheduleFailure:
         """What an episode that just ended so has found."""
         return cls(
             config=episode.setup.config,
@@ -67,6 +69,7 @@ class ScheduleFailure(Failure):
             where=_where(episode, error.call),
             history="" if error.request is None else history(episode, error.request),
             traceback=error.traceback,
+            is_of_contents=is_of_contents,
             followed=episode.follower.initial if isinstance(episode.follower, BySteps) else None,
         )
 

@@ -6,6 +6,8 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 
+from msgspec import structs
+
 from slotproof.impl.allocator.adapter import TorchAllocator
 from slotproof.impl.device.worker import Worker
 from slotproof.impl.scheduler.connector import Connector
@@ -13,9 +15,11 @@ from slotproof.impl.scheduler.gated import TorchScheduler
 from slotproof.impl.scheduler.manager import Listener, Recording
 from slotproof.impl.scheduler.protocol import Setup
 from slotproof.impl.scheduler.scheduler import Scheduler
+from slotproof.proofs.gate.explain import behaving
 from slotproof.proofs.gate.gate import Progress, Report, interruptible
 from slotproof.proofs.gate.schedulers.coverage import schedule_rows, step_rows
 from slotproof.proofs.gate.schedulers.episode import Episode, Make, MakeWorker
+from slotproof.proofs.gate.schedulers.explain import explain, left_plain
 from slotproof.proofs.gate.schedulers.failure import ScheduleFailure
 from slotproof.proofs.gate.schedulers.shrink import STUCK, Events, Try, shrink
 from slotproof.proofs.gate.schedulers.workload import setups
@@ -76,18 +80,21 @@ def campaign(
         engines: the engines to take turns; `setups(seed)` if not given.
         known: counts work that is withheld as KNOWN.md tells of it; None where that is no excuse.
         progress: sees the report after every workload.
-        asked: what is gated, and what it lacks.
+        asked: what is gated, and what it lacks. Of a release, a failure that a missing rule explains is a
+            finding, and the campaign goes on without the rule.
         by_steps: whether it is followed by its steps, as one that shows no calls of its manager.
     """
     engines = setups(seed) if engines is None else engines
     lacks = asked.lacks if by_steps else None
 
     def rows(*engines: Setup) -> list[str]:
-        return schedule_rows(engines) if lacks is None else step_rows(engines, lacks)
+        return schedule_rows(engines, asked.lacks) if lacks is None else step_rows(engines, lacks)
 
     report = ScheduleReport(required=rows(*engines), asked=asked)
     possible = [frozenset(rows(setup)) for setup in engines]
     turns = [0] * len(engines)
+    missing: tuple[str, ...] = ()
+    plain: tuple[str, ...] = ()
     start = time.monotonic()
     with interruptible(report):
         while report.steps < steps and report.failure is None:
@@ -96,9 +103,20 @@ def campaign(
             able = [n for n, rows in enumerate(possible) if rows & wanted] or list(range(len(engines)))
             turn = min(able, key=lambda n: turns[n])
             turns[turn] += 1
-            setup = engines[turn]
+            config = behaving(engines[turn].config, missing)
+            setup = structs.replace(engines[turn], config=config)
             of = seed * 1_000_003 + report.sequences
-            episode = Episode(setup, make, make_worker, of, device, known=known, wanted=wanted, lacks=lacks)
+            episode = Episode(
+                setup,
+                make,
+                make_worker,
+                of,
+                device,
+                known=known,
+                wanted=wanted,
+                lacks=lacks,
+                plain=plain,
+            )
             failure = episode.run(min(EPISODE, steps - report.steps), PATIENCE)
             report.steps += episode.steps
             report.calls += len(episode.told)
@@ -107,7 +125,17 @@ def campaign(
             progress(report)
             if failure is not None:
                 report.failure = failure
-                report.failure = _small(failure, make, make_worker, of, device, known, lacks)
+                report.failure = failure = _small(failure, make, make_worker, of, device, known, lacks)
+                allowed = None if known is None else Counter[str]()
+                attempt = again(make, make_worker, device, allowed)
+                found = explain(failure, attempt) if asked.release else None
+                if found is not None:
+                    report.findings.append(found)
+                    report.failure = None
+                    missing += found.names
+                    plain += left_plain(found)
+    if report.findings and report.failure is None and not report.interrupted:
+        report.failure = report.findings[0].failure
     report.seconds = time.monotonic() - start
     return report
 

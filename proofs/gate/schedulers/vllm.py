@@ -15,8 +15,9 @@ from slotproof.impl.scheduler.protocol import Setup
 from slotproof.impl.vllm import scheduler as adapter
 from slotproof.impl.vllm.engine import max_in_flight_tokens
 from slotproof.impl.vllm.parts import require_vllm
-from slotproof.impl.vllm.release import VERSION, does_not_fit
+from slotproof.impl.vllm.release import VERSION, does_not_fit, lacks
 from slotproof.impl.vllm.scheduler import VllmScheduler
+from slotproof.model.language.behaviours import profile
 from slotproof.proofs.gate.gate import Progress
 from slotproof.proofs.gate.schedulers.episode import Episode
 from slotproof.proofs.gate.schedulers.gate import ScheduleReport, campaign
@@ -105,7 +106,13 @@ def vllm_campaign(
         engines=engines,
         known=known,
         progress=progress,
-        asked=Asked(scheduler="vllm-scheduler", installed=f"vLLM {VERSION}"),
+        asked=Asked(
+            scheduler="vllm-scheduler",
+            lacks=lacks(),
+            installed=f"vLLM {VERSION}",
+            release=VERSION or "",
+            behaviours=profile(VERSION or ""),
+        ),
     )
     report.known, report.known_is_accepted = known, accept_known
     return report
@@ -129,5 +136,9 @@ def _fit(setup: Setup) -> Setup:
     scheduler = structs.replace(
         scheduler, long_prefill_token_threshold=threshold, num_lookahead_tokens=lookahead
     )
-    config = structs.replace(config, max_in_flight_tokens=max_in_flight_tokens(scheduler, steps))
+    config = structs.replace(
+        config,
+        max_in_flight_tokens=max_in_flight_tokens(scheduler, steps),
+        behaviours=profile(VERSION or ""),
+    )
     return structs.replace(setup, config=config, scheduler=scheduler, steps_in_flight=steps)
