@@ -369,7 +369,7 @@ def frees_the_head_first(patch: pytest.MonkeyPatch) -> None:
 
 BROKEN: list[tuple[Break, Setup, str]] = [
     (hashes_a_block_too_far, PLAIN, "expected no hash, got a hash"),
-    (does_not_free_the_preempted, PLAIN, "raised AssertionError in "),  # vLLM notices that itself
+    (does_not_free_the_preempted, PLAIN, "work-withheld: expected request "),
     (leaves_a_block_unzeroed, PLAIN, "blocks to zero: "),
     (forgets_what_to_zero, PLAIN, "result.new_blocks: "),
     (does_not_roll_rejections_back, DRAFTS, "expected known tokens, then drafts"),
@@ -393,5 +393,5 @@ def test_a_broken_vllm_is_found(
     broken: Break, kind: Setup, found: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken(monkeypatch)
-    line = failure(kind).differences[0].line
-    assert found in line
+    lines = [difference.line for difference in failure(kind).differences]
+    assert any(found in line for line in lines), lines
