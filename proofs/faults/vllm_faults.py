@@ -301,7 +301,9 @@ def _lookup_agrees_on_a_length() -> Any:
     from vllm.v1.core.kv_cache_coordinator import HybridKVCacheCoordinator
 
     def find_longest_cache_hit(self: Any, block_hashes: Any, max_cache_hit_length: int) -> Any:
-        blocks, lengths = self.find_longest_cache_hit_per_group(block_hashes, max_cache_hit_length)
+        alone = [kind._replace(group_ids=[g]) for kind in self.attention_groups for g in kind.group_ids]
+        with held(self, attention_groups=alone):  # groups of one kind are looked up together
+            blocks, lengths = self.find_longest_cache_hit_per_group(block_hashes, max_cache_hit_length)
         return blocks, lengths[0], 0
 
     return replaced(HybridKVCacheCoordinator, "find_longest_cache_hit", lambda _: find_longest_cache_hit)

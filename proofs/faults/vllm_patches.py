@@ -7,14 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from typing import Any
 
 
 @contextmanager
 def replaced(owner: Any, name: str, make: Callable[[Any], Any]) -> Iterator[None]:
-    """The attribute is `make(original)` while the context lasts."""
+    """The attribute is `make(original)` while the context lasts, with the original's signature: some look at
+    it to see what a release takes."""
     original = vars(owner)[name]
-    setattr(owner, name, make(original))
+    made = make(original)
+    setattr(owner, name, wraps(original)(made) if callable(original) and made is not original else made)
     try:
         yield
     finally:

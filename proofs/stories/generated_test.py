@@ -28,6 +28,7 @@ from slotproof.impl.protocol import (
     EvictBlocks,
     Execute,
     Finish,
+    Group,
     Preempt,
     RemoveSkipped,
     ResetPrefixCache,
@@ -96,17 +97,23 @@ def decision(story: Story, rules: Rules) -> Decision | None:
     """The first call of the story after which the model with all its rules shows something else than the
     model under `rules`; None if none does.
 
-    A count that is wrong without coming to light is made to decide: by reserving more for the last call.
+    What is wrong without coming to light is made to decide: a count by reserving more for the last call, what
+    is kept of a prompt by sending it again.
     """
-    calls = story.calls
-    found = _first_difference(story.config, calls, rules)
-    if found is None and isinstance(calls[-1], Allocate):
+    told = (story.calls, *_made_to_decide(story))
+    found = (_first_difference(story.config, calls, rules) for calls in told)
+    return next((decision for decision in found if decision is not None), None)
+
+
+def _made_to_decide(story: Story) -> Iterator[tuple[Call, ...]]:
+    *before, last = story.calls
+    if isinstance(last, Allocate):
         for reserved in range(1, story.config.num_blocks):
-            tight = msgspec.structs.replace(calls[-1], reserved=reserved)
-            found = _first_difference(story.config, (*calls[:-1], tight), rules)
-            if found is not None:
-                break
-    return found
+            yield *before, msgspec.structs.replace(last, reserved=reserved)
+    if isinstance(last, AddRequest):
+        r = last.request
+        runs = Allocate(r, len(last.tokens)), Finish(r)
+        yield *story.calls, *runs, msgspec.structs.replace(last, request=r + 1)
 
 
 def _first_difference(config: Config, calls: tuple[Call, ...], rules: Rules) -> Decision | None:
@@ -197,6 +204,8 @@ def text_of(story: Story, rules: Rules) -> str:
         unit=gcd(*(group.block_size for group in config.all_groups)),
         aligned=lcm(*(group.block_size for group in config.all_groups)),
         options=list(_options(config)),
+        specs=[_spec(group) for group in config.all_groups],
+        heads=[g for g, group in enumerate(config.all_groups) if group.is_eagle],
         uses=_uses(config, found),
         needed=_needed(config, found),
         name=f"test_{'_'.join(_missing(rules))}",
@@ -236,12 +245,26 @@ def _docstring(story: Story, rules: Rules) -> str:
     return "\n\n".join(fill(text, WIDTH, break_on_hyphens=False) for text in said)
 
 
+def _spec(group: Group) -> tuple[str, str]:
+    """The class of a group's specification, and what it takes beside shape and block size."""
+    if group.attention_chunk_size is not None:
+        return "ChunkedLocalAttentionSpec", f", attention_chunk_size={group.attention_chunk_size}"
+    if group.sliding_window is None:
+        return "FullAttentionSpec", ""
+    kept = f", extra_retained_tokens={group.extra_retained_tokens}" if group.extra_retained_tokens else ""
+    return "SlidingWindowSpec", f", sliding_window={group.sliding_window}{kept}"
+
+
 def _options(config: Config) -> Iterator[str]:
     if config.max_in_flight_tokens < config.max_model_len:
         yield f"max_in_flight_tokens={config.max_in_flight_tokens},"
         yield f"max_num_batched_tokens={config.max_in_flight_tokens},  # its name up to 0.25.1"
     if not config.enable_caching:
         yield "enable_caching=False,"
+    if any(group.is_eagle for group in config.all_groups):
+        yield "use_eagle=True,"
+    if config.num_prefill_lookahead:
+        yield f"num_prefill_lookahead={config.num_prefill_lookahead},"
     if config.watermark_blocks:  # a share of the pool, rounded down; half a block survives floats
         share = f"{config.watermark_blocks + 0.5} / {config.num_blocks}"
         yield f"watermark={share},  # blocks: {config.watermark_blocks}"
@@ -268,6 +291,12 @@ def _needed(config: Config, found: Decision) -> str:
     """The arguments without which a release cannot show the fault, as the test's text has them."""
     allocates = [call for call in found.calls if isinstance(call, Allocate)]
     needed = ["(KVCacheManager, 'watermark')"] if config.watermark_blocks else []
+    if any(group.is_eagle for group in config.all_groups):
+        needed.append("(KVCacheGroupSpec, 'is_eagle_group')")
+    if any(group.extra_retained_tokens for group in config.all_groups):
+        needed.append("(SlidingWindowSpec, 'extra_retained_tokens')")
+    if config.retention_interval is not None:
+        needed.append("(KVCacheConfig, 'prefix_cache_retention_interval')")
     if any(call.reserved for call in allocates):
         needed.append("(KVCacheManager.allocate_slots, 'reserved_blocks')")
     return f"[{', '.join(needed)}]".replace("'", '"') if needed else ""

@@ -63,7 +63,7 @@ def test_of_two_kinds_of_windows_one_may_not_drop_its_block(monkeypatch: pytest.
 
 
 @pytest.mark.vllm
-def test_full_attention_with_blocks_of_several_units_keys_a_partial_block(
+def test_full_attention_with_blocks_of_several_units_keys_a_prompts_last_block_twice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     config = Config(
@@ -74,6 +74,8 @@ def test_full_attention_with_blocks_of_several_units_keys_a_partial_block(
     monkeypatch.setattr(adapter, "_check_units", lambda config: None)
     allocator = adapter.vllm_allocator(config)
     allocator.step(AddRequest(0, NINE[:8]))
-    allocator.step(Allocate(0, 7))
+    allocator.step(Allocate(0, 8))
     state = allocator.snapshot()
-    assert state.hashes[state.tables[0][3]] is not None  # it holds one token of two
+    last = state.tables[0][3]
+    assert state.copies is not None
+    assert state.copies.count((last,)) == 2  # under the key of eight tokens, and under that of seven

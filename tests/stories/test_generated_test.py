@@ -41,14 +41,7 @@ NAMES = [fault.name for fault in FAULTS]
 Teller = dict[str, Story]
 
 
-UNSEEN = pytest.mark.xfail(
-    reason="the story ends before a lookup shows what was not kept: it needs a resend", strict=True
-)
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=UNSEEN if name == "retention_keeps_resumed" else ()) for name in NAMES]
-)
+@pytest.mark.parametrize("name", NAMES)
 def test_the_file_is_short_and_stands_alone(name: str, stories: Teller) -> None:
     text = text_of(stories[name], NAMED[name].bent)
     compile(text, name, "exec")
@@ -203,7 +196,9 @@ class TestVllm:
         assert run(path) == ""
 
     def test_the_gate_agrees_with_vllm_and_disagrees_with_the_fault(self, stories: Teller) -> None:
-        traces = {name: trace(stories[name], NAMED[name].bent) for name in NAMES}
+        """But for the fault that shows in full attention with larger blocks, which the adapter refuses."""
+        gated = [name for name in NAMES if name != "lookup_is_aligned"]
+        traces = {name: trace(stories[name], NAMED[name].bent) for name in gated}
         with closing(Isolated(loader("vllm"))) as vllm:
             assert [name for name, told in traces.items() if not agrees(vllm, *told)] == []
         unseen = []
