@@ -19,6 +19,7 @@ from slotproof.proofs.campaign.corpus import CORPUS, OF_KINDS
 from slotproof.proofs.campaign.fit import fit_call, fit_config, fit_configs
 from slotproof.proofs.gate.ahead import Nobody, Play, Played, Players, Turn
 from slotproof.proofs.gate.compare import Strictness
+from slotproof.proofs.gate.draws import by_the_seed_alone
 from slotproof.proofs.gate.explain import Finding, behaving, explain
 from slotproof.proofs.gate.isolation import Isolated, Kind
 from slotproof.proofs.gate.trial import Asked, Failure, Trial, try_calls, try_numbers
@@ -281,7 +282,8 @@ class _Search:
             verbosity=hypothesis.Verbosity.quiet,
         )
         try:
-            settings(hypothesis.seed(seed)(hypothesis.given(numbers)(self._attempt)))()
+            with by_the_seed_alone(often=SEQUENCE):
+                settings(hypothesis.seed(seed)(hypothesis.given(numbers)(self._attempt)))()
         except (_Disagreement, _Enough, hypothesis.errors.Flaky):
             assert self.failure is not None
         finally:  # an interrupt leaves what was found

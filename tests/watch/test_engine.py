@@ -17,6 +17,7 @@ from slotproof.proofs.watch.summary import Summary
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 ENGINE = Path(__file__).with_name("engine.py")
+OVERHEAD = Path(__file__).with_name("overhead.py")
 
 
 def serve(folder: Path, rounds: int, *, killed: bool = False) -> subprocess.CompletedProcess[str]:
@@ -84,3 +85,15 @@ def test_what_a_killed_engine_flushed_is_followed(tmp_path: Path) -> None:
     assert (summary.violations, summary.managers) == (0, 1)
     assert summary.calls > 300
     assert not summary.not_followed
+
+
+def test_recording_takes_less_than_a_twentieth_of_a_step(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(OVERHEAD), str(tmp_path), "1"], capture_output=True, text=True, timeout=900
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    print(found)
+    assert found["violations"] == 0
+    assert found["followed_calls"] > 2000
+    assert found["recorded"]["own"] < 0.05

@@ -1,0 +1,44 @@
+"""`prove`, `prove --matrix` and `gate` say the same, whatever `--jobs` is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slotproof.proofs.cli.main import run
+
+
+def said(typed: list[str], jobs: int, tmp_path: Path) -> tuple[int, Any]:
+    """The exit code and the report, but for what it took."""
+    report = tmp_path / f"jobs-{jobs}.json"
+    code = run([*typed, "--jobs", str(jobs), "--json", str(report)])
+    return code, without_times(json.loads(report.read_text()))
+
+
+def without_times(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: without_times(v) for key, v in value.items() if "seconds" not in key}
+    return [without_times(v) for v in value] if isinstance(value, list) else value
+
+
+def alike(typed: list[str], tmp_path: Path) -> tuple[int, Any]:
+    one, three = said(typed, 1, tmp_path), said(typed, 3, tmp_path)
+    assert one == three
+    return one
+
+
+@pytest.mark.slow
+def test_what_is_proved_and_what_falls_does_not_hang_on_jobs(tmp_path: Path) -> None:
+    assert alike(["prove", "usage", "--fresh"], tmp_path)[0] == 0
+    code, report = alike(["prove", "no-rollback", "--fresh", "--without", "count_idle_hits"], tmp_path)
+    assert code == 1
+    assert report["without"] == ["count_idle_hits"]
+
+
+def test_what_a_gate_finds_does_not_hang_on_jobs(tmp_path: Path) -> None:
+    code, report = alike(["gate", "--impl", "torch", "--calls", "500", "--seed", "2"], tmp_path)
+    assert report["calls"] == 500
+    assert code in (0, 3)
