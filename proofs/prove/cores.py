@@ -59,14 +59,18 @@ def find(obligation: Obligation, digests: Digests) -> frozenset[str] | None:
         (fact, digest[:DIGITS])
         for fact, digest in zip(problem(obligation), digests.of_facts(obligation), strict=True)
     ]
-    needed = {name for _, name in named}
+    needed, best, cost = {name for _, name in named}, None, CORE
     for _ in range(SMALL):
         used = _used([(fact, name) for fact, name in named if name in needed])
-        if used is None or used == needed:
+        if used is None:
+            break
+        found, spent = check([fact for fact, name in named if name in used], CORE, 0)
+        if found == z3.unsat and spent < cost:  # the smallest is not always the quickest
+            best, cost = frozenset(used), spent
+        if used == needed:
             break
         needed = used
-    found, _ = check([fact for fact, name in named if name in needed], CORE, 0)
-    return frozenset(needed) if found == z3.unsat else None
+    return best
 
 
 def _used(facts: list[tuple[z3.BoolRef, str]]) -> set[str] | None:

@@ -54,7 +54,7 @@ def mentions(term: z3.BoolRef) -> list[z3.BoolRef]:
 TRIES = ((6_000_000, 0), (6_000_000, 1), (6_000_000, 2), (30_000_000, 0), (30_000_000, 1))
 """Z3's resource limit and random seed, try by try. The first limit is enough for every obligation; one that
 Z3 starts on badly is sooner done with another seed than with more of the same."""
-CORE = 1_000_000
+CORE = 3_000_000
 """The resource limit of a try with a proof's core, which takes a small part of it."""
 CONSISTENCY = 100_000
 """The resource limit of a search for a contradiction, which is never found where all is well."""

@@ -29,6 +29,7 @@ from slotproof.proofs.campaign.find import tiny_configurations
 from slotproof.proofs.campaign.kinds import FULL
 from slotproof.proofs.prove import obligation
 from slotproof.proofs.prove.obligations import batch as batches
+from slotproof.proofs.prove.obligations import batch_basis
 
 BATCHES = 300
 Step = Callable[[State, Batch], State]
@@ -159,3 +160,26 @@ def test_a_wrong_batch_is_not_proved(step: Step, field: str, monkeypatch: pytest
         and not obligation.is_proved(o)
     }
     assert unproved == {field}
+
+
+def unproved_basis() -> set[str]:
+    found = batch_basis.batch_basis(FULL, Rules())
+    return {o.name.partition(", ")[2] for o in found if not obligation.answer(o, ((500_000, 0),)).unsat}
+
+
+@pytest.mark.parametrize(
+    ("field", "needs_it"), [("rank", "alike: ref_cnt"), ("computed", "alike: rows-of-both")]
+)
+def test_states_that_differ_in_a_field_do_not_stay_alike(
+    field: str, needs_it: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The batch's state and that of the calls are alike where a field means something, and it has to be said
+    of each field that anything reads."""
+    fields = tuple(f for f in FIELDS if f != field)
+    monkeypatch.setattr(batch_basis, "FIELDS", fields)
+    assert needs_it in unproved_basis()
+
+
+def test_the_taker_of_another_row_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_basis, "is_full", lambda s, r: is_full(s, r + 1))
+    assert "one row more: taker-takes" in unproved_basis()

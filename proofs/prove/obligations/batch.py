@@ -33,6 +33,8 @@ from slotproof.proofs.prove.obligations.group_loops.ends import end_of_loop
 from slotproof.proofs.prove.symbols import Symbols
 
 STATEMENT = "batch-in-order"
+OUT_OF_IT = ("queue-order", "usage")
+"""Statements whose invariants have no say in a step: the order of the queue, and who is counted as held."""
 ROW = ("status", "computed", "num_tokens", "length", "num_cached")
 
 
@@ -43,14 +45,14 @@ def batch(kind: str, rules: Rules) -> Iterator[Obligation]:
     names = ("request_of", "row_of", "taker")
     rows = Batch(read.names.integer("rows"), *map(read.names.function, names))
     r = rows.request(k)
-    read.assume(within(0, k, rows.n), *_invariants(s))
-    for claim in (*_rows(s, rows, k), *_counting(read, s, rows)):
+    read.assume(within(0, k, rows.n), *invariants(s))
+    for claim in (*_rows(s, rows, k), *counting(read, s, rows)):
         read.assume_claim(claim)
     for claim in _same(s, decode_step(s, rows.first(0))):
         yield _obligation("no rows", claim, kind, read)
 
     before = decode_step(s, rows.first(k))
-    legal = tuple(_invariants(before))
+    legal = tuple(invariants(before))
     read.assume(*_arithmetic(s, r))
     yield _obligation("one row", _asks_no_more(s, rows), kind, read)
     for name, holds in allocate_contract(before, r, Ask(new=1)).items():
@@ -116,17 +118,15 @@ def _where_hashed(answer: Answer, r: Any, b: Any) -> list[z3.BoolRef]:
     return known
 
 
-def _invariants(s: State) -> Iterator[z3.BoolRef]:
-    """What the step relies on; the order of the queue and who is counted as held have no say in it."""
-    relied = (i for i in (*STEPWISE, *LEDGER) if i.statement not in ("queue-order", "usage"))
+def invariants(s: State) -> Iterator[z3.BoolRef]:
+    """What the step relies on."""
+    relied = (i for i in (*STEPWISE, *LEDGER) if i.statement not in OUT_OF_IT)
     return (of_state(invariant, s).assumed() for invariant in relied)
 
 
 def _rows(s: State, rows: Batch, k: Any) -> Iterator[Claim]:
     """The batch is as a caller makes it up, the pool has the blocks, and `taker` is what it says."""
-
-    def is_row(j: Any) -> Any:
-        return implies(within(0, j, rows.n), row_contract(s, rows, j))
+    yield from legal_rows(s, rows)
 
     def takes(i: Any) -> Any:
         j = rows.taker(i)
@@ -137,19 +137,27 @@ def _rows(s: State, rows: Batch, k: Any) -> Iterator[Claim]:
         full = both(within(0, j, rows.n), is_full(s, rows.request(j)))
         return implies(full, rows.taker(num_taken(s, rows.first(j))) == j)
 
-    yield Claim("rows-are-running-requests", STATEMENT, 1, is_row, (rows.request,))
     yield Claim("taker-takes", STATEMENT, 1, takes, (rows.taker,))
     yield Claim("row-takes-if-full", STATEMENT, 0, lambda: is_taker(k))
+
+
+def legal_rows(s: State, rows: Batch) -> Iterator[Claim]:
+    """The batch is as a caller makes it up, and the pool has the blocks."""
+
+    def is_row(j: Any) -> Any:
+        return implies(within(0, j, rows.n), row_contract(s, rows, j))
+
+    yield Claim("rows-are-running-requests", STATEMENT, 1, is_row, (rows.request,))
     yield Claim("pool-has-the-blocks", STATEMENT, 0, lambda: num_taken(s, rows) <= s.num_free)
 
 
-def _counting(read: Symbols, s: State, rows: Batch) -> Iterator[Claim]:
+def counting(read: Symbols, s: State, rows: Batch) -> Iterator[Claim]:
     """What a count is: one more with each row that is counted, and so never less with more rows."""
-    yield from _count(read, "full", lambda j: is_full(s, rows.request(j)), rows)
-    yield from _count(read, "filling", lambda j: fills(s, rows.request(j)), rows)
+    yield from counts(read, "full", lambda j: is_full(s, rows.request(j)), rows)
+    yield from counts(read, "filling", lambda j: fills(s, rows.request(j)), rows)
 
 
-def _count(read: Symbols, name: str, predicate: Callable[[Any], Any], rows: Batch) -> Iterator[Claim]:
+def counts(read: Symbols, name: str, predicate: Callable[[Any], Any], rows: Batch) -> Iterator[Claim]:
     counted = read.counted(predicate)
 
     def grows(j: Any) -> Any:

@@ -12,6 +12,7 @@ from slotproof.proofs.campaign.kinds import FULL, HYBRID, KINDS
 from slotproof.proofs.prove.obligation import Obligation
 from slotproof.proofs.prove.obligations import calls, steps
 from slotproof.proofs.prove.obligations.batch import batch
+from slotproof.proofs.prove.obligations.batch_basis import batch_basis
 from slotproof.proofs.prove.obligations.group_loops.ends import GROUP_LOOPS
 from slotproof.proofs.prove.obligations.group_loops.induction import group_loop_step
 from slotproof.proofs.prove.obligations.line import line
@@ -62,6 +63,7 @@ def _of_kind(kind: str) -> Iterator[Group]:
     yield Group("lookup", kind, partial(calls.lookup, kind))
     if kind == FULL:
         yield Group("batch", kind, partial(batch, kind))
+        yield Group("batch-basis", kind, partial(batch_basis, kind))
     yield Group("line", kind, partial(line, kind))
     if kind != HYBRID:
         yield Group("padded", kind, partial(padded, kind))
