@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slotproof.impl.protocol import AddRequest, Allocate, Call, Config, Finish, Group
+from slotproof.impl.protocol import AddRequest, Allocate, Call, Complete, Config, Finish, Group
 
 CORPUS: tuple[tuple[Config, tuple[Call, ...]], ...] = (
     # Every free block is hashed, and the hits are the next to be taken: a group that takes blocks for its
@@ -37,6 +37,18 @@ OF_KINDS: tuple[tuple[Config, tuple[Call, ...]], ...] = (
             Allocate(1, new=1),
             AddRequest(2, (3,) * 8),
             Allocate(2, new=1, external=6),
+        ),
+    ),
+    # Refused at stage 0, a request keeps the block that stage 1 would release.
+    (
+        _WINDOW,
+        (
+            AddRequest(0, (1,) * 6),
+            Allocate(0, new=2),
+            Complete(0, processed=2),
+            AddRequest(1, (2, 2)),
+            Allocate(1, new=2),
+            Allocate(0, new=1, must_fit=True),
         ),
     ),
     # A hit that ends inside a chunk; the one before needs no block, as the next chunk starts there.

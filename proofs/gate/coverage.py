@@ -132,6 +132,7 @@ ROWS: dict[str, Possible] = {
     "granted: next to the watermark": _watermark,
     "refused: stage 0": _always,
     "refused: stage 0, by the watermark alone": _watermark,
+    "refused: stage 0, with a block to give back": _window,
     "refused: stage 2": _always,
     "refused: stage 2, by the watermark alone": _watermark,
     "refused: stage 2, by reserved blocks alone": _always,
@@ -190,6 +191,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "granted: next to the watermark": ("reserved",),
     "refused: stage 0": ("must_fit",),
     "refused: stage 0, by the watermark alone": ("must_fit",),
+    "refused: stage 0, with a block to give back": ("must_fit",),
     "refused: stage 2, by reserved blocks alone": ("reserved",),
     "stage 0: a window's admission is capped": ("must_fit",),
     "stage 2: an idle hit outside the window is not counted": ("external",),
@@ -347,6 +349,8 @@ def _refused(s: State, r: int, call: Allocate, e: Expectation, answer: Answer) -
         ask = Ask(new=call.new, hits=e.outcome.hits, external=call.external, must_fit=True)
         if whole_prompt_fits(s, r, ask, answer.total, 0):
             yield "refused: stage 0, by the watermark alone"
+        if any(_can_give_back(s, s.engine.row(r, g), answer) for g in range(s.engine.groups.num)):
+            yield "refused: stage 0, with a block to give back"
         return
     yield "refused: stage 2"
     free = answer.released.num_free
@@ -354,6 +358,13 @@ def _refused(s: State, r: int, call: Allocate, e: Expectation, answer: Answer) -
         yield "refused: stage 2, by the watermark alone"
     if answer.need + answer.watermark <= free:
         yield "refused: stage 2, by reserved blocks alone"
+
+
+def _can_give_back(s: State, row: int, answer: Answer) -> bool:
+    """Stage 1 would release a block of the row, if stage 0 had let the call pass."""
+    engine, settled = s.engine, max(0, answer.total - s.in_flight(s.engine.owner(row)))
+    gone: int = min(skipped_blocks(engine, engine.group(row), settled), s.length(row))
+    return s.first(row) < gone
 
 
 def _granted(s: State, call: Allocate, answer: Answer) -> Iterator[str]:

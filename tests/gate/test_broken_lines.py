@@ -68,6 +68,13 @@ BROKEN: dict[str, tuple[str, str, str]] = {
     ),
     "a stack taken from its bottom": ("free_queue", "        taken.reverse()\n", ""),
     "the last token is not computed": ("kv_cache_manager", "request.num_tokens - 1)", "request.num_tokens)"),
+    "a request that is refused at stage 0 gives back what fell out of its window": (
+        "kv_cache_manager",
+        "block_pool.get_num_free_blocks():\n                return None\n",
+        "block_pool.get_num_free_blocks():\n                coordinator.remove_skipped_blocks(\n"
+        "                    request_id, total_computed_tokens - request.num_in_flight_tokens\n"
+        "                )\n                return None\n",
+    ),
     "no watermark in stage 2": (
         "kv_cache_manager",
         "if num_blocks + watermark_blocks > block_pool.get_num_free_blocks() - reserved_blocks:",
