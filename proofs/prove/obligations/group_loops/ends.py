@@ -30,7 +30,7 @@ def end_of_group_loop(read: Symbols, name: str, s: State, **of: Any) -> State:
     if is_named:
         s = read.named = _with_names(read, s, NAMED)
     for claim in loop.needs(read, s, of):
-        read.need(f"{name}: {claim.name}", claim.statement, claim.goal())
+        read.need(f"{name}: {claim.name}", claim.statement, claim.goal(), *claim.values())
     for claim in defined_sums(loop, read, s, of):
         read.assume_claim(claim)
     end = loop.at(read, s, num, of)
