@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import resource
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -26,7 +28,9 @@ MUTATED = ("system", "scheduling", "claims")
 """The folders of the model that faults are put into."""
 BROKEN = "does not run: "
 SECONDS = 300
-"""The longest that one judge may take; it has then seen something wrong."""
+"""CPU seconds that one process of a judge may take; it has then seen something wrong."""
+PATIENCE = 20
+"""Wall-clock seconds for each of these, on a machine that is busy with something else."""
 
 
 class Judged(msgspec.Struct, frozen=True):
@@ -122,11 +126,25 @@ def _ask(judge: str, tree: Path) -> str:
     environment = {**os.environ, "PYTHONPATH": str(tree / ".pyroot"), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-m", "slotproof.proofs.mutate.judges", judge]
     try:
-        done = subprocess.run(command, env=environment, cwd=tree, capture_output=True, timeout=SECONDS)
+        done = subprocess.run(
+            command,
+            env=environment,
+            cwd=tree,
+            capture_output=True,
+            timeout=PATIENCE * SECONDS,
+            preexec_fn=_limited,
+        )
     except subprocess.TimeoutExpired:
-        return f"no answer in {SECONDS} s"
+        return f"no answer in {PATIENCE * SECONDS} s"
+    if done.returncode == -signal.SIGXCPU:
+        return f"no answer in {SECONDS} s of CPU time"
     if done.returncode == 0:
         return ""
     if done.returncode == 1 and (said := done.stdout.decode().strip()):
         return said.splitlines()[-1]
     return BROKEN + (done.stderr.decode().strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+
+
+def _limited() -> None:
+    """What runs from here on, and whatever it starts, may take so much CPU time and no more."""
+    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 1))
