@@ -363,8 +363,8 @@ def _refused(s: State, r: int, call: Allocate, e: Expectation, answer: Answer) -
 def _can_give_back(s: State, row: int, answer: Answer) -> bool:
     """Stage 1 would release a block of the row, if stage 0 had let the call pass."""
     engine, settled = s.engine, max(0, answer.total - s.in_flight(s.engine.owner(row)))
-    gone: int = min(skipped_blocks(engine, engine.group(row), settled), s.length(row))
-    return s.first(row) < gone
+    gone = min(skipped_blocks(engine, engine.group(row), settled), s.length(row))
+    return bool(s.first(row) < gone)
 
 
 def _granted(s: State, call: Allocate, answer: Answer) -> Iterator[str]:
