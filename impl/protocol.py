@@ -10,6 +10,7 @@ Requests are small integers, unique for the life of an allocator. Blocks are int
 
 from __future__ import annotations
 
+from math import gcd, lcm
 from typing import Any, Protocol, TypeAlias
 
 import msgspec
@@ -68,6 +69,16 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         """Every group, the first too."""
         first = {name: getattr(self, name) for name in Group.__struct_fields__}
         return (Group(**first), *self.groups)
+
+    @property
+    def scheduler_block_size(self) -> int:
+        """Tokens at which a block of every group ends."""
+        return lcm(*(group.block_size for group in self.all_groups))
+
+    @property
+    def hash_block_size(self) -> int:
+        """Tokens of which every group's block has a whole number: what is hashed at once."""
+        return gcd(*(group.block_size for group in self.all_groups))
 
     @property
     def is_plain(self) -> bool:

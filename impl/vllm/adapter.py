@@ -27,10 +27,8 @@ from slotproof.impl.vllm import release
 from slotproof.impl.vllm.parts import (
     block_hasher,
     block_ids,
-    hash_block_size,
     kv_cache_config,
     require_vllm,
-    scheduler_block_size,
     snapshot,
     tags,
     watermark,
@@ -57,8 +55,8 @@ def new_manager(config: Config) -> Any:
         **taken(
             KVCacheManager,
             max_model_len=config.max_model_len,
-            scheduler_block_size=scheduler_block_size(config),
-            hash_block_size=hash_block_size(config),
+            scheduler_block_size=config.scheduler_block_size,
+            hash_block_size=config.hash_block_size,
             max_in_flight_tokens=config.max_in_flight_tokens,
             max_num_batched_tokens=config.max_in_flight_tokens,  # its name before 0.26.0
             enable_caching=config.enable_caching,
@@ -189,7 +187,7 @@ def _check_units(config: Config) -> None:
     """Raises ValueError for groups of full attention that key a prompt's partial last block."""
     for g, group in enumerate(config.all_groups):
         is_full = group.sliding_window is None and group.attention_chunk_size is None
-        if is_full and group.block_size != (unit := hash_block_size(config)):
+        if is_full and group.block_size != (unit := config.hash_block_size):
             raise ValueError(
                 f"group {g}: block_size is {group.block_size}: vLLM, which hashes {unit} token(s) at a time, "
                 f"keys a prompt's partial last block there, which is not in the model: make it {unit}"

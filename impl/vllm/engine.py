@@ -10,10 +10,8 @@ from typing import Any
 from slotproof.impl.protocol import Config
 from slotproof.impl.scheduler.scheduler_config import SchedulerConfig
 from slotproof.impl.vllm.parts import (
-    hash_block_size,
     kv_cache_config,
     require_vllm,
-    scheduler_block_size,
     watermark,
 )
 
@@ -70,8 +68,8 @@ def real_scheduler(
         vllm_config=vllm_config,
         kv_cache_config=kv_cache_config(config),
         structured_output_manager=StructuredOutputManager(vllm_config),
-        block_size=scheduler_block_size(config),
-        hash_block_size=hash_block_size(config),
+        block_size=config.scheduler_block_size,
+        hash_block_size=config.hash_block_size,
     )
     manager = scheduler.kv_cache_manager
     asked = {

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from importlib import import_module
-from math import gcd, lcm
 from typing import Any
 
 from slotproof.impl.protocol import Config, Snapshot, lora_name
@@ -50,16 +49,6 @@ def kv_cache_config(config: Config) -> Any:
     return ZeroingConfig(config.num_blocks, [], group_specs(config), **sparse)
 
 
-def scheduler_block_size(config: Config) -> int:
-    """What vLLM schedules in: tokens at which a block of every group ends."""
-    return lcm(*(group.block_size for group in config.all_groups))
-
-
-def hash_block_size(config: Config) -> int:
-    """What vLLM hashes in: tokens of which every group's block has a whole number."""
-    return gcd(*(group.block_size for group in config.all_groups))
-
-
 def watermark(config: Config) -> float:
     """The watermark as a share of the pool: vLLM rounds down, half a block more survives its rounding."""
     return (config.watermark_blocks + 0.5) / config.num_blocks
@@ -71,7 +60,7 @@ def block_hasher(config: Config) -> Callable[[Any], Any] | None:
     from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 
     init_none_hash(sha256)
-    return get_request_block_hasher(hash_block_size(config), sha256) if config.enable_caching else None
+    return get_request_block_hasher(config.hash_block_size, sha256) if config.enable_caching else None
 
 
 def tags(salt: int, lora: int) -> dict[str, Any]:

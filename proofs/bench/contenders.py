@@ -18,10 +18,8 @@ from slotproof.impl.protocol import Config
 from slotproof.impl.vllm.parts import (
     block_hasher,
     block_ids,
-    hash_block_size,
     kv_cache_config,
     require_vllm,
-    scheduler_block_size,
 )
 
 Taken: TypeAlias = list[tuple[int, int]]
@@ -151,8 +149,8 @@ class Vllm:
         self.manager = KVCacheManager(
             kv_cache_config(config),
             max_model_len=config.max_model_len,
-            scheduler_block_size=scheduler_block_size(config),
-            hash_block_size=hash_block_size(config),
+            scheduler_block_size=config.scheduler_block_size,
+            hash_block_size=config.hash_block_size,
             enable_caching=config.enable_caching,
         )
 

@@ -9,7 +9,6 @@ calls grow simple.
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import lcm
 from random import Random
 from typing import Any, TypeVar
 
@@ -371,7 +370,7 @@ def _of_several_groups(random: Random, index: int) -> Config:
 
 def _with_more(random: Random, config: Config, index: int) -> Config:
     """By turns: chunks for the last group, draft heads, few blocks kept of windows, the last two together."""
-    groups, unit = list(config.all_groups), lcm(*(group.block_size for group in config.all_groups))
+    groups, unit = list(config.all_groups), config.scheduler_block_size
     if index % 4 == 0:
         groups = [msgspec.structs.replace(group, block_size=unit) for group in groups]
         groups[-1] = Group(block_size=unit, attention_chunk_size=unit * random.choice((1, 2, 3)))

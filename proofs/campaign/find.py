@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import lcm
 from random import Random
 
 import msgspec
@@ -75,7 +74,7 @@ def _tiny_hybrid(random: Random) -> Config:
 def _with_more(random: Random, config: Config) -> Config:
     """One in three has a draft head, keeps few blocks of its windows, or has chunks in its last group."""
     groups, kind = config.all_groups, random.randrange(9)
-    unit = lcm(*(group.block_size for group in groups))
+    unit = config.scheduler_block_size
     if kind == 0 and any(group.sliding_window is not None for group in groups):
         return msgspec.structs.replace(config, retention_interval=random.choice((0, 0, 2 * unit)))
     if kind == 1:

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from math import gcd, lcm
 from typing import Any
 
 import z3
@@ -297,7 +296,7 @@ def _groups(config: Config, sizes: Sizes) -> Groups:
 def start(config: Config, rules: Rules, requests: int) -> tuple[Tables, State]:
     """The idle pool of a configuration."""
     groups = config.all_groups
-    unit = lcm(*(group.block_size for group in groups))
+    unit = config.scheduler_block_size
     indices = -(-config.max_model_len // min(group.block_size for group in groups))
     tokens = -(-config.max_model_len // unit) * unit
     sizes = Sizes(config.num_blocks, tokens, requests, len(groups), indices)
@@ -307,7 +306,7 @@ def start(config: Config, rules: Rules, requests: int) -> tuple[Tables, State]:
         max_model_len=config.max_model_len,
         groups=_groups(config, read.sizes),
         scheduler_block_size=unit,
-        hash_block_size=gcd(*(group.block_size for group in groups)),
+        hash_block_size=config.hash_block_size,
         enable_caching=config.enable_caching,
         watermark_blocks=config.watermark_blocks,
         max_in_flight_tokens=config.max_in_flight_tokens,

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from functools import cache
-from math import gcd, lcm
 from operator import attrgetter
 from pathlib import Path
 from textwrap import fill
@@ -201,8 +200,8 @@ def text_of(story: Story, rules: Rules) -> str:
     return _template().render(
         docstring=_docstring(story, rules),
         config=config,
-        unit=gcd(*(group.block_size for group in config.all_groups)),
-        aligned=lcm(*(group.block_size for group in config.all_groups)),
+        unit=config.hash_block_size,
+        aligned=config.scheduler_block_size,
         options=list(_options(config)),
         specs=[_spec(group) for group in config.all_groups],
         heads=[g for g, group in enumerate(config.all_groups) if group.is_eagle],

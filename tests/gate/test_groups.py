@@ -12,7 +12,6 @@ from slotproof.impl.allocator.adapter import torch_allocator
 from slotproof.impl.allocator.errors import AllocatorError
 from slotproof.impl.protocol import Config, Group
 from slotproof.impl.vllm.adapter import vllm_allocator
-from slotproof.impl.vllm.parts import hash_block_size
 from slotproof.model.running import Running
 from slotproof.proofs.campaign.calls import NUMBER_BYTES, call_fields, configurations, decode, model_config
 from slotproof.proofs.campaign.find import tiny_configurations
@@ -33,7 +32,7 @@ from slotproof.proofs.gate.isolation import Isolated
 def is_modelled(config: Config) -> bool:
     """vLLM also keys the last partial block of a prompt, in full attention whose blocks are larger than the
     hash unit. That is not in the model."""
-    unit = hash_block_size(config)
+    unit = config.hash_block_size
     return all(g.block_size == unit for g in config.all_groups if g.sliding_window is None)
 
 

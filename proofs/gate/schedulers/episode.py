@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
-from math import lcm
 from random import Random
 from typing import NamedTuple, TypeAlias
 
@@ -118,8 +117,7 @@ class Episode:
         self.runner = ModelRunner(
             workers, self.oracle, self._choices, setup.scheduler.num_spec_tokens, lookahead
         )
-        unit = lcm(*(group.block_size for group in config.all_groups))
-        connector = ConnectorStub(self._match, unit) if setup.has_connector else None
+        connector = ConnectorStub(self._match, config.scheduler_block_size) if setup.has_connector else None
         self.scheduler = make(setup, connector, self.follower.observe)
 
     @property

@@ -41,8 +41,10 @@ def test_our_scheduler_agrees() -> None:
 
 
 @pytest.mark.slow
-def test_our_scheduler_shows_all() -> None:
-    assert campaign(steps=5000, seed=1).verdict is Verdict.AGREES
+@pytest.mark.parametrize("seed", [1, 5, 16])
+def test_our_scheduler_shows_all(seed: int) -> None:
+    """Of a campaign that waits for rare rows, 5 and 16 missed some."""
+    assert campaign(steps=6000, seed=seed).verdict is Verdict.AGREES
 
 
 def test_the_same_seed_draws_the_same_workload() -> None:
