@@ -87,6 +87,7 @@ def _told(follower: Follower) -> Iterator[Any]:
     s, r, ask, answer = situation.before, situation.request, situation.ask, follower.answer
     engine, computed = situation.engine, s.computed(r)
     yield s.num_to_zero(0) == 0
+    yield engine.max_in_flight_tokens >= 1
     yield s.unwritten(r) == s.in_flight(r)
     yield r == 0
     yield answer.released.num_free == s.num_free + answer.released.first(r) - s.first(r)

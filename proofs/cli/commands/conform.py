@@ -84,6 +84,7 @@ def conform(
             check_writable(path)
     console = Console(stderr=json_file == STANDARD_OUTPUT, highlight=False, soft_wrap=True)
     if num_blocks is not None:
+        _refuse_options_of_cases()
         return _pool(console, impl, num_blocks, seconds, json_file)
     target = named_target(impl)
     cases = [c for c in target.cases if kind in (None, c.kind) and (wanted or "") in str(c)]
@@ -104,6 +105,19 @@ def conform(
     if json_file is not None:
         write_json(json_file, {"impl": impl, "function": target.name, "cases": [_json(f) for f in findings]})
     return _exit({finding.verdict for finding in findings})
+
+
+def _refuse_options_of_cases() -> None:
+    """A pool has no cases: what is said of them would be passed over in silence."""
+    context = click.get_current_context()
+    for option, parameter in (
+        ("--kind", "kind"),
+        ("--case", "wanted"),
+        ("--paths", "paths"),
+        ("--trace", "trace"),
+    ):
+        if context.get_parameter_source(parameter) is not click.core.ParameterSource.DEFAULT:
+            raise UserError(f"{option} is about allocate_slots: leave it out, or leave --pool out")
 
 
 def _pool(console: Console, impl: str, num_blocks: int, seconds: float, json_file: Path | None) -> int:
