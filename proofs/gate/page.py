@@ -56,8 +56,8 @@ def gate_page(report: Report, impl: str, lines: list[str], command: str) -> str:
 
 def _told(failure: Failure) -> Told | None:
     """The model's story up to the call that was answered otherwise; None if it tells none: the calls follow
-    the implementation's own answers, several groups, or there is no call."""
-    if not failure.story or failure.followed is not None or failure.config.groups:
+    the implementation's own answers, or there is no call."""
+    if not failure.story or failure.followed is not None:
         return None
     first = failure.differences[0]
     statement = first.statement or "agreement"

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from slotproof.impl.allocator.adapter import TorchAllocator
 from slotproof.impl.ledger import Entry
-from slotproof.impl.protocol import AddRequest, Allocate, Call, Config, Finish, Snapshot
+from slotproof.impl.protocol import AddRequest, Allocate, Call, Config, Finish, Group, Snapshot
 from slotproof.model.language.rules import Rules
 from slotproof.proofs.gate.gate import Report
 from slotproof.proofs.gate.isolation import Isolated
@@ -112,6 +113,14 @@ def test_the_page_of_a_difference_has_its_story() -> None:
     assert page.count('class="part"') == 6
     assert "it &lt;differs&gt;" in page
     assert "num_blocks=6" in page
+
+
+def test_the_page_of_several_groups_has_its_story_too() -> None:
+    engine = structs.replace(ENGINE, groups=(Group(block_size=1, sliding_window=2),))
+    found = failure(without("key_covers_group"), AddRequest(0, (1, 2)), Allocate(0, 2), config=engine)
+    report = Report(calls=2, sequences=1, failure=found, engines=[engine])
+    page = gate_page(report, "mine:Own", ["it differs"], "slotproof gate --impl mine:Own")
+    assert page.count('class="part"') == 3
 
 
 def test_the_page_of_what_agrees_has_its_coverage(tmp_path: Path) -> None:
