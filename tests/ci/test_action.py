@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+import sysconfig
+import venv
 from pathlib import Path
 from typing import Any
 
@@ -23,25 +26,28 @@ allocator = partial(ModelAllocator, rules=Rules().without("free_tail_first"))
 """
 
 
-def step(name: str, folder: Path, **inputs: str) -> subprocess.CompletedProcess[str]:
-    """Run a step of the action in a folder."""
+def step(
+    name: str, folder: Path, binaries: Path = Path(sys.executable).parent, **inputs: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a step of the action in a folder, with the programs of an environment."""
     action: dict[str, Any] = yaml.safe_load(ACTION.read_text())
     given = {key: value["default"] for key, value in action["inputs"].items()} | inputs
     (found,) = [s for s in action["runs"]["steps"] if s.get("id") == name]
 
     def filled(text: str) -> str:
+        text = text.replace("${{ github.action_path }}", str(folder / "source"))
         return re.sub(r"\$\{\{ inputs\.(\w+) \}\}", lambda match: given[match[1]], text)
 
     environment = {
         **os.environ,
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}",
         "GITHUB_STEP_SUMMARY": str(folder / "summary.md"),
         "GITHUB_OUTPUT": str(folder / "output.txt"),
         **{key: filled(value) for key, value in found["env"].items()},
     }
     # A runner's `shell: bash` is this.
     command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", found["run"]]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=900)
 
 
 def test_a_gate_that_agrees_passes_and_says_so(tmp_path: Path) -> None:
@@ -65,6 +71,29 @@ def test_a_gate_that_disagrees_fails_with_trace_and_page(tmp_path: Path) -> None
     assert "<html" in (results / "story.html").read_text()
     assert json.loads((results / "trace.json").read_text())
     assert "<failure" in (results / "junit.xml").read_text()
+
+
+@pytest.mark.slow
+def test_the_steps_install_prove_and_gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In an environment of its own; what slotproof depends on is there already, and pip asks no index."""
+    left_out = shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "__pycache__")
+    shutil.copytree(ROOT, tmp_path / "source", ignore=left_out)
+    venv.create(tmp_path / "venv", with_pip=True)
+    (packages,) = (tmp_path / "venv" / "lib").glob("python*/site-packages")
+    for older in packages.glob("setuptools*"):  # than what builds slotproof
+        shutil.rmtree(older)
+    (packages / "others.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
+    for name, value in {"NO_INDEX": "1", "NO_DEPS": "1", "NO_BUILD_ISOLATION": "0"}.items():
+        monkeypatch.setenv(f"PIP_{name}", value)
+    monkeypatch.setenv("PYTHONPATH", "")
+    binaries = tmp_path / "venv" / "bin"
+    for name in ("install", "prove", "gate"):
+        done = step(name, tmp_path, binaries, impl="torch", calls="300", prove="true")
+        assert done.returncode == 0 or (name, done.returncode) == ("gate", 3), done.stdout + done.stderr
+    assert (binaries / "slotproof").exists()
+    summary = (tmp_path / "summary.md").read_text()
+    assert "### slotproof prove" in summary
+    assert "agrees with the model" in summary
 
 
 def test_every_input_is_used_and_every_one_used_is_an_input() -> None:

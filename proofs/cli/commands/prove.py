@@ -275,6 +275,9 @@ def _show_matrix(console: Console, fallen: dict[str, dict[str, Story]]) -> bool:
 def _json(
     report: Report, without: tuple[str, ...], fallen: dict[str, dict[str, Story]] | None, interrupted: bool
 ) -> dict[str, Any]:
+    in_order = sorted(
+        report.obligations, key=lambda f: (f.kind, f.statement, f.name)
+    )  # they came as they ended
     told: dict[str, Any] = {
         "verdict": report.verdict,
         "partial": interrupted,
@@ -283,7 +286,7 @@ def _json(
             {"name": name, "verdict": report.of_statement(name), "needs": STATEMENTS[name].needs}
             for name in _shown(report)
         ],
-        "obligations": [msgspec.to_builtins(finding) for finding in report.obligations],
+        "obligations": [msgspec.to_builtins(finding) for finding in in_order],
         "stories": {name: msgspec.to_builtins(story) for name, story in report.stories.items()},
     }
     if fallen is not None:
