@@ -21,7 +21,7 @@ from slotproof.proofs.gate.schedulers.coverage import schedule_rows, step_rows
 from slotproof.proofs.gate.schedulers.episode import Episode, Make, MakeWorker
 from slotproof.proofs.gate.schedulers.explain import explain, left_plain
 from slotproof.proofs.gate.schedulers.failure import ScheduleFailure
-from slotproof.proofs.gate.schedulers.shrink import STUCK, Events, Try, shrink
+from slotproof.proofs.gate.schedulers.shrink import STUCK, Effort, Events, Try, shrink
 from slotproof.proofs.gate.schedulers.workload import setups
 from slotproof.proofs.gate.trial import Asked
 from slotproof.proofs.output.errors import UserError
@@ -31,8 +31,8 @@ EPISODE = 120
 """Steps of one workload, before no more requests come and those that are there may finish."""
 PATIENCE = 4000
 """Steps in which the requests that are there must have finished."""
-SHRINK_SECONDS = 20.0
-"""How long a failing workload is made smaller."""
+SHRINK_STEPS = 5000
+"""Steps that are spent on making a failing workload smaller, about 20 CPU seconds."""
 
 
 OURS = Asked(scheduler="torch-scheduler")
@@ -151,15 +151,18 @@ def _small(
 ) -> ScheduleFailure:
     """The failure, made small; what is counted meanwhile is forgotten."""
     so_far = Counter(known)
+    effort = Effort(SHRINK_STEPS)
 
     def draw(steps: int, number: int) -> ScheduleFailure | None:
         seed_of_it = seed + (number << 40)
         episode = Episode(failure.setup, make, make_worker, seed_of_it, device, known=known, lacks=lacks)
-        return episode.run(steps, STUCK if failure.never_finishes else None)
+        found = episode.run(steps, STUCK if failure.never_finishes else None)
+        effort.steps -= episode.steps
+        return found
 
-    attempt = again(make, make_worker, device, known, lacks)
+    attempt = again(make, make_worker, device, known, lacks, effort)
     try:
-        return shrink(failure, attempt, draw, SHRINK_SECONDS)
+        return shrink(failure, attempt, draw, effort)
     finally:
         if known is not None:
             known.clear()
@@ -172,14 +175,18 @@ def again(
     device: str = "cpu",
     known: Counter[str] | None = None,
     lacks: frozenset[str] | None = None,
+    effort: Effort | None = None,
 ) -> Try:
-    """Lets events happen on a fresh engine; on one that cannot be had, nothing fails."""
+    """Lets events happen on a fresh engine; on one that cannot be had, nothing fails. It spends effort."""
 
     def attempt(setup: Setup, events: Events) -> ScheduleFailure | None:
         try:
             episode = Episode(setup, make, make_worker, device=device, known=known, lacks=lacks)
         except (ValueError, UserError):
             return None
-        return episode.play(events)
+        found = episode.play(events)
+        if effort is not None:
+            effort.steps -= episode.steps
+        return found
 
     return attempt

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 
 from msgspec import structs
 
@@ -20,25 +20,37 @@ Draw = Callable[[int, int], ScheduleFailure | None]
 
 STUCK = 200
 """Steps in which few requests have finished, or never do."""
-_DRAWN = 6
+_DRAWN = 40
 """Workloads of each length that are drawn in the hope of a short one that fails."""
 
 
-def shrink(failure: ScheduleFailure, attempt: Try, draw: Draw, seconds: float) -> ScheduleFailure:
-    """The smallest that is found in so many CPU seconds: a short one that is drawn, or this one without all
-    that it does not need."""
-    start = time.process_time()
-    failure = _shorter(failure, draw, start + seconds / 2)
-    search = _Search(failure, attempt, start + seconds)
+@dataclass
+class Effort:
+    """What may still be spent. Steps are counted, not seconds: the same failure becomes as small anywhere."""
+
+    steps: int
+
+    @property
+    def is_spent(self) -> bool:
+        return self.steps <= 0
+
+
+def shrink(failure: ScheduleFailure, attempt: Try, draw: Draw, effort: Effort) -> ScheduleFailure:
+    """The smallest that is found with so much effort, which `attempt` and `draw` spend: a short one that is
+    drawn, or this one without all that it does not need."""
+    if effort.is_spent:
+        return failure
+    search = _Search(_shorter(failure, draw, effort), attempt, effort)
     search.run()
     return search.failure
 
 
-def _shorter(failure: ScheduleFailure, draw: Draw, until: float) -> ScheduleFailure:
+def _shorter(failure: ScheduleFailure, draw: Draw, effort: Effort) -> ScheduleFailure:
+    half = effort.steps // 2
     length = 2
     while 2 * length < failure.steps:
         for number in range(_DRAWN):
-            if time.process_time() >= until:
+            if effort.steps <= half:
                 return failure
             found = draw(length, number)
             if found is not None and found.kind == failure.kind:
@@ -48,28 +60,31 @@ def _shorter(failure: ScheduleFailure, draw: Draw, until: float) -> ScheduleFail
 
 
 class _Search:
-    def __init__(self, failure: ScheduleFailure, attempt: Try, until: float) -> None:
+    def __init__(self, failure: ScheduleFailure, attempt: Try, effort: Effort) -> None:
         self.failure = failure
         self._attempt = attempt
-        self._until = until
+        self._effort = effort
 
     def run(self) -> None:
         """Pass after pass, as long as one helps."""
         self._first_that_fails(_stuck_earlier(self.failure.events))
         before: Events = ()
-        while before != self.failure.events and time.process_time() < self._until:
+        while before != self.failure.events and not self._effort.is_spent:
             before = self.failure.events
             self._without_parts(_requests, _without_requests)
             self._without_parts(lambda events: list(range(len(events) - 1)), _without_events)
             self._simpler()
         numbers = {name: number for number, name in enumerate(_requests(self.failure.events))}
-        self._fails(_renumbered(self.failure.events, numbers))
+        self._keeps(_renumbered(self.failure.events, numbers), self.failure.setup)
 
     def _fails(self, events: Events, setup: Setup | None = None) -> bool:
         """Whether these fail in the same way, and are kept."""
         setup = setup or self.failure.setup
-        if time.process_time() >= self._until or (events, setup) == (self.failure.events, self.failure.setup):
+        if self._effort.is_spent or (events, setup) == (self.failure.events, self.failure.setup):
             return False
+        return self._keeps(events, setup)
+
+    def _keeps(self, events: Events, setup: Setup) -> bool:
         found = self._attempt(setup, events)
         if found is None or found.kind != self.failure.kind:
             return False
@@ -86,7 +101,7 @@ class _Search:
         parts = parts_of(self.failure.events)
         size = max(1, len(parts) // 2)
         end = len(parts)  # what came last is the nearest to the failure, and what came first the easiest lost
-        while parts and time.process_time() < self._until:
+        while parts and not self._effort.is_spent:
             start = max(0, end - size)
             if self._fails(without(self.failure.events, set(parts[start:end]))):
                 parts = parts_of(self.failure.events)

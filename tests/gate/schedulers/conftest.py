@@ -8,4 +8,4 @@ import pytest
 @pytest.fixture(autouse=True)
 def _nothing_is_made_small(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if not request.module.__name__.endswith("test_shrink"):
-        monkeypatch.setattr("slotproof.proofs.gate.schedulers.gate.SHRINK_SECONDS", 0.0)
+        monkeypatch.setattr("slotproof.proofs.gate.schedulers.gate.SHRINK_STEPS", 0)

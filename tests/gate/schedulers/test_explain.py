@@ -116,7 +116,7 @@ class OneLora(TorchAllocator):
 def test_a_missing_rule_is_named_and_the_gate_goes_on(
     manager: type[TorchAllocator], rule: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("slotproof.proofs.gate.schedulers.gate.SHRINK_SECONDS", 2.0)
+    monkeypatch.setattr("slotproof.proofs.gate.schedulers.gate.SHRINK_STEPS", 500)
     report = of_release(manager)
     assert [finding.names for finding in report.findings] == [(rule,)]
     assert report.explained
