@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 import socket
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
@@ -13,6 +14,9 @@ from hypothesis import settings
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 """Tests run side by side, one a core: more threads of PyTorch's in each only wait for each other."""
+
+# A shell lets what it starts in the background ignore Ctrl-C, and some tests send it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest_plugins = ["told_by_hand"]
 
