@@ -1,17 +1,16 @@
 """Paths: a function is run again and again, until every way through it has been taken.
 
-A run asks `Path.decide` where the code branches on a Z3 term. The solver says which sides are possible; one
-is taken, the other noted, and a later run takes the same decisions up to there (depth first, by replay). The
-solver keeps what both know, and is asked nothing twice: it has a scope for each such place.
-
-Where a line of code had one way to go before, a run *guesses* that it has one again. What is guessed, and
-what the run claims, is shown at its end, together; where a guess is not, the other sides are noted as well.
+A run has numbers in mind, a model of the solver, and where the code branches on a Z3 term it goes as they
+have it. That they cannot be otherwise is a *guess*. At the run's end all guesses are shown, and what the run
+claims, in one question. The answer may be other numbers: where these go another way first, a later run takes
+the same decisions up to there, and then goes their way (depth first, by replay). So the solver is asked about
+twice for a path, however many branches are on it.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -45,24 +44,42 @@ class Branch:
     decisions: tuple[int, ...]
     answers: tuple[bool, ...]
     """What the solver has said until the last of these decisions."""
-    scopes: int
-    """The solver's scopes until then."""
-    guard: z3.BoolRef
-    """That what was guessed until then is so."""
+    numbers: z3.ModelRef | None
+    """Numbers that go there, if they are known."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Guess:
-    """A decision that was not looked into."""
+    """A decision of which it is to be shown that it cannot be another."""
 
     site: str
-    option: z3.BoolRef
-    guard: z3.BoolRef
-    """That this and all guesses before it are so."""
-    others: tuple[Branch, ...]
-    """The other sides."""
+    options: Sequence[z3.BoolRef]
+    taken: int
+    before: z3.BoolRef
+    """That what was guessed before is so."""
+    decisions: tuple[int, ...]
+    """Those before it."""
+    answers: tuple[bool, ...]
     place: int
-    """Where they belong among what is pending."""
+    """Where its other sides belong among what is pending."""
+    noted: dict[int, Branch] = field(default_factory=dict)
+    """The other sides that later runs take."""
+
+    def note(self, side: int, numbers: z3.ModelRef | None) -> None:
+        """A later run takes this side, and all that have the same condition."""
+        for n, option in enumerate(self.options):
+            if n != self.taken and n not in self.noted and option.eq(self.options[side]):
+                self.noted[n] = Branch((*self.decisions, n), self.answers, numbers)
+
+    def note_all(self) -> None:
+        """Later runs take all other sides."""
+        for side in range(len(self.options)):
+            self.note(side, None)
+
+    @property
+    def is_right(self) -> z3.BoolRef:
+        """Where the run comes there, it is one of the sides that are taken."""
+        return z3.Implies(self.before, z3.Or([self.options[n] for n in (self.taken, *self.noted)]))
 
 
 @dataclass
@@ -73,10 +90,8 @@ class Exploration:
     budget: Budget = field(default_factory=Budget)
     summaries: dict[tuple[int, ...], Any] = field(default_factory=dict)
     """What one iteration of a loop does, by the decisions that lead to it (`loops.py`)."""
-    likely: dict[str, int] = field(default_factory=dict)
-    """The one option that was possible, by the line of code: it is likely to be so again."""
     misled: set[str] = field(default_factory=set)
-    """Lines of code that are guessed at no more."""
+    """Lines of code that knew something in one run and not in another: there it is guessed no more."""
 
     def runs(self, run: Callable[[Path], None]) -> Iterator[Path]:
         """Every path, after `run` has followed it to its end.
@@ -88,25 +103,24 @@ class Exploration:
         solver = Solver()
         solver.add(*self.assumptions)
         deadline = time.process_time() + self.budget.seconds
-        pending = [Branch((), (), 0, z3.BoolVal(True))]
+        pending = [Branch((), (), None)]
         done = 0
         while pending:
             if done >= self.budget.paths:
                 raise Exhausted(f"{done} paths")
             done += 1
-            branch = pending.pop()
-            solver.pop(solver.num_scopes() - branch.scopes)
-            path = Path(self, solver, branch, pending)
-            with path, alarm(deadline, self.budget.seconds):
-                try:
-                    with suppress(EndOfPath):
-                        run(path)
-                except Unsupported:
+            with solver.scope():
+                path = Path(self, solver, pending.pop(), pending)
+                with path, alarm(deadline, self.budget.seconds):
+                    try:
+                        with suppress(EndOfPath):
+                            run(path)
+                    except Unsupported:
+                        path.settle()
+                        if not path.entails(z3.BoolVal(False)):  # a guess may have led to where nothing leads
+                            raise
                     path.settle()
-                    if not path.entails(z3.BoolVal(False)):  # a guess may have led to where nothing leads
-                        raise
-                path.settle()
-            yield path
+                yield path
 
 
 class Path:
@@ -141,7 +155,9 @@ class Path:
         self._decided: dict[z3.BoolRef, bool] = {}
         self._names: dict[z3.ArithRef, z3.ArithRef] = {}
         self._branch = branch
-        self._guard = branch.guard
+        self._guard = z3.BoolVal(True)
+        """That what was guessed is so."""
+        self._has_numbers = False
         self._guesses: list[Guess] = []
         self._answers: list[bool] = []
         self._pending = pending
@@ -171,13 +187,8 @@ class Path:
             term = as_term(fact)
             if term not in self.facts:
                 self.facts[term] = None
-                if not self._is_replay:
-                    self._add(term)
-
-    @property
-    def _is_replay(self) -> bool:
-        """Another run has been here: the solver knows what is assumed, and has answered what it is asked."""
-        return len(self.decisions) < len(self._branch.decisions)
+                self._add(term)
+                self._has_numbers = self._has_numbers and self.solver.fits(term)
 
     def _add(self, term: z3.BoolRef) -> None:
         self.solver.add(term if z3.is_true(self._guard) else z3.Implies(self._guard, term))
@@ -200,6 +211,7 @@ class Path:
             return term
         if term not in self._names:
             self._names[term] = self.integer("v")
+            self.solver.think_of(self._names[term], term)
             self.assume(self._names[term] == term)
         return self._names[term]
 
@@ -208,76 +220,75 @@ class Path:
         self.goes_on()
         if self._is_unbranched:
             raise Branches
-        return self._decide(options, self._possible)
+        return self._decide(options)
 
-    def _decide(self, options: Sequence[z3.BoolRef], ask: Callable[[Sequence[z3.BoolRef]], list[int]]) -> int:
-        """The next decision: as in an earlier run, or guessed, or the first that the solver leaves."""
+    def _decide(self, options: Sequence[z3.BoolRef]) -> int:
+        """The next decision: as in an earlier run, or as the numbers in mind have it."""
         depth, until = len(self.decisions), self._branch.decisions
         if depth >= self.exploration.budget.decisions:
             if is_recursive():
                 raise Unsupported("recursion")
             raise Exhausted(f"{depth} decisions on one path")
-        before, answers, scopes = tuple(self.decisions), tuple(self._answers), self.solver.num_scopes()
-
-        def branches(others: Iterable[int]) -> tuple[Branch, ...]:
-            return tuple(Branch((*before, n), answers, scopes, self._guard) for n in others)
-
-        site, others = code_line(), list[int]()
-        guessed = None
         if depth < len(until):
             taken = until[depth]
+            self._add(options[taken])
         else:
-            guessed = self._guessed(site, options)
-            if guessed is None:
-                taken, *others = ask(options)
-                self._pending.extend(reversed(branches(others)))
-                if not others:
-                    self.exploration.likely[site] = taken
-            else:
-                taken = guessed
+            self._think()
+            taken = next((n for n, option in enumerate(options) if self.solver.fits(option)), 0)
+            self._guess(options, taken)
         self.decisions.append(taken)
         self.conditions.append(options[taken])
-        if guessed is not None:
-            elsewhere = branches(n for n in range(len(options)) if n != taken)
-            self._guess(site, options[taken], elsewhere)
-        elif depth >= len(until) - 1:
-            if others or depth < len(until):
-                self.solver.push()
-            self._add(options[taken])
+        if depth + 1 == len(until):
+            self._has_numbers = self.solver.think(self._branch.numbers)
         return taken
 
-    def _guessed(self, site: str, options: Sequence[z3.BoolRef]) -> int | None:
-        exploration = self.exploration
-        likely = exploration.likely.get(site, len(options))
-        if self.iteration is not None or site in exploration.misled or likely >= len(options):
-            return None
-        return None if z3.is_true(options[likely]) else likely
+    def _think(self) -> None:
+        """Have numbers in mind that lead to where the run is."""
+        if not self._has_numbers:
+            answer = self.solver.check(self._guard, QUICK)
+            if answer == z3.unsat:
+                raise EndOfPath
+            self._has_numbers = answer == z3.sat and self.solver.think(self.solver.found)
 
-    def _guess(self, site: str, option: z3.BoolRef, others: tuple[Branch, ...]) -> None:
-        self.solver.names += 1
-        guard = z3.Bool(f"guard~{self.solver.names}")
-        self.solver.add(guard == z3.And(self._guard, option))
-        self._guard = guard
-        self._guesses.append(Guess(site, option, guard, others, len(self._pending)))
+    def _guess(self, options: Sequence[z3.BoolRef], taken: int) -> None:
+        if z3.is_true(options[taken]):
+            return
+        before, answers = tuple(self.decisions), tuple(self._answers)
+        guess = Guess(code_line(), options, taken, self._guard, before, answers, len(self._pending))
+        guess.note(taken, None)
+        self._pending += reversed(guess.noted.values())
+        self._guesses.append(guess)
+        self._guard = self.solver.named(z3.And(self._guard, options[taken]))
 
     def settle(self, *claims: z3.BoolRef) -> bool:
         """Show what was guessed, and the claims; where a guess is not shown its other sides are noted.
         Whether the claims are shown."""
         guesses, self._guesses = self._guesses, []
-        whole = z3.And(self._guard, *claims)
-        if not (guesses or claims) or self.solver.check(z3.Not(whole), THOROUGH) == z3.unsat:
-            return True
-        wrong = []
-        self.solver.push()
-        for guess in guesses:
-            if self.solver.check(z3.Not(guess.guard), THOROUGH) != z3.unsat:
-                wrong.append(guess)
-                self.solver.add(guess.guard)
-        self.solver.pop()
-        for guess in reversed(wrong):
-            self.exploration.misled.add(guess.site)
-            self._pending[guess.place : guess.place] = reversed(guess.others)
-        return not claims or self.entails(z3.And(*claims))
+        pending = [len(guess.noted) for guess in guesses]
+        claim, are_shown = z3.Implies(self._guard, z3.And(*claims)), True
+        while guesses or (claims and are_shown):
+            whole = z3.And(*(guess.is_right for guess in guesses), claim)
+            answer = self.solver.check(z3.Not(whole), THOROUGH)
+            if answer == z3.unsat:
+                break
+            numbers = self.solver.found
+            wrong = next((g for g in guesses if not self.solver.fits(g.is_right, numbers)), None)
+            if answer == z3.unknown or (wrong is None and not are_shown):
+                for guess in guesses:
+                    if self.solver.check(z3.Not(guess.is_right), THOROUGH) != z3.unsat:
+                        guess.note_all()
+                are_shown = are_shown and (not claims or self.entails(z3.And(*claims)))
+                break
+            if wrong is None:
+                claim, are_shown = z3.BoolVal(True), False
+                continue
+            sides = (n for n, option in enumerate(wrong.options) if self.solver.fits(option, numbers))
+            wrong.note(next(sides), numbers)
+            if z3.is_true(wrong.options[-1]):
+                self.exploration.misled.add(wrong.site)
+        for guess, known in reversed(list(zip(guesses, pending, strict=True))):
+            self._pending[guess.place : guess.place] = reversed(list(guess.noted.values())[known:])
+        return are_shown
 
     @contextmanager
     def unbranched(self) -> Iterator[None]:
@@ -308,21 +319,10 @@ class Path:
         term = z3.simplify(as_term(claim))
         if z3.is_true(term):
             return True
-        return (
-            self._decide(
-                (term, z3.BoolVal(True)), lambda _: [0 if self._is_impossible(z3.Not(term), QUICK) else 1]
-            )
-            == 0
-        )
-
-    def _possible(self, options: Sequence[z3.BoolRef]) -> list[int]:
-        """The options that are not shown to be impossible. A path is possible, so the last one left is."""
-        left = set(range(len(options)))
-        likely = self.exploration.likely.get(code_line())
-        for n in sorted(left, key=lambda n: n == likely):  # what was forced here before comes last
-            if len(left) > 1 and self._is_impossible(options[n], QUICK):
-                left.remove(n)
-        return sorted(left)
+        is_open = z3.BoolVal(True)
+        if len(self.decisions) >= len(self._branch.decisions) and code_line() in self.exploration.misled:
+            term = term if self._is_impossible(z3.Not(term), QUICK) else z3.BoolVal(False)
+        return self._decide((term, is_open)) == 0
 
     def _is_impossible(self, term: z3.BoolRef, limit: int) -> bool:
         return bool(self.solver.check(z3.And(self._guard, term), limit) == z3.unsat)

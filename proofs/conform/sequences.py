@@ -64,7 +64,7 @@ class Items:
         return Path.current().decide(self.length > 0)
 
     def __iter__(self) -> Iterator[Any]:
-        at, low = self._origin or (self.at, z3.IntVal(0))
+        at, low = self._start
         return Loop(low, z3.simplify(low + self.length), lambda i: self.element(at(i)), over=self)
 
     def __reversed__(self) -> Iterator[Any]:
@@ -128,8 +128,8 @@ class Items:
         return Items(self.length, self.at, self.kind)
 
     def count(self, value: Any) -> Any:
-        at, wanted = self.at, element_term(value)
-        return Number(count(Path.current(), lambda i: at(i) == wanted, z3.IntVal(0), self.length))
+        (at, low), wanted = self._start, element_term(value)
+        return Number(count(Path.current(), lambda i: at(i) == wanted, low, z3.simplify(low + self.length)))
 
     def mapped(self, function: Callable[[Any], Any]) -> Items:
         """The function's values: it is called once, for an element that is any, and must not branch on it.
@@ -137,17 +137,22 @@ class Items:
         Raises:
             Branches: it does.
         """
-        path = Path.current()
+        path, (at, low) = Path.current(), self._start
         i = path.integer("i")
         with path.unbranched():
-            value = function(self.element(self.at(i)))
-        term, at = element_term(value), self.at
+            value = function(self.element(at(i)))
+        term = element_term(value)
 
         def value_at(j: Any) -> Any:
             at(j)  # for what is known of the element
             return z3.substitute(term, (i, j))
 
-        return Items(self.length, value_at, element_kind(value))
+        return Items(self.length, lambda j: value_at(low + j), element_kind(value), origin=(value_at, low))
+
+    @property
+    def _start(self) -> tuple[At, Any]:
+        """The list that this is a slice of, and where it begins there."""
+        return self._origin or (self.at, z3.IntVal(0))
 
     def _place(self, index: Any) -> z3.ArithRef:
         path, i = Path.current(), number(index)
@@ -177,7 +182,7 @@ class Items:
         if index.step not in (None, 1):
             raise Unsupported("a slice with a step")
         low, high = self._bounds(index)
-        at, start = self._origin or (self.at, z3.IntVal(0))
+        at, start = self._start
         start = z3.simplify(start + low)
         return Items(high - low, lambda i: at(start + i), self.kind, origin=(at, start))
 

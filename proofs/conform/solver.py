@@ -9,6 +9,8 @@ least k sizes. It is said where an answer of the solver breaks it, and nowhere e
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,16 +20,34 @@ from slotproof.proofs.prove import arithmetic
 
 NEAR = (0, 1, -1, 2, -2)
 """The numbers k for which a difference of k blocks is compared with k sizes."""
-_ZERO = (0, 0, 0)
 
 
 @dataclass(frozen=True)
 class _Point:
     """A number of blocks, and the tokens that they hold."""
 
+    number: int
     blocks: z3.ArithRef
     tokens: z3.ArithRef
     size: z3.ArithRef
+
+
+_FUNCTIONS = {function.name() for function in (arithmetic.floor, arithmetic.ceil, arithmetic.times)}
+_ORIGIN = _Point(0, z3.IntVal(0), z3.IntVal(0), z3.IntVal(0))
+
+
+@dataclass(frozen=True)
+class _Division:
+    """A quotient or product, and what is known of it."""
+
+    function: z3.FuncDeclRef
+    of: z3.ArithRef
+    unknown: z3.ArithRef
+    """What stands for it."""
+    point: _Point
+    facts: tuple[z3.BoolRef, ...]
+    factors: tuple[z3.ArithRef, ...]
+    """The unknowns whose products with the size are in it."""
 
 
 class Solver:
@@ -37,129 +57,162 @@ class Solver:
         self._solver = z3.SimpleSolver()
         self._solver.set("auto_config", False)
         self._solver.set("timeout", 20_000)
-        self._replaced: dict[int, tuple[Any, Any]] = {}
-        """By the id of a term with divisions: the term, and what stands for it."""
-        self._inside: dict[int, tuple[Any, tuple[Any, ...]]] = {}
-        """By the id of a term: the term, and the outermost divisions and products in it."""
-        self._known: dict[int, Any] = {}
-        """The terms whose properties are asserted, by id, in order."""
-        self._compared: dict[tuple[int, ...], tuple[_Point, _Point, Any]] = {}
+        self._division_of: dict[int, _Division] = {}
+        self._read: dict[int, tuple[Any, Any, tuple[_Division, ...]]] = {}
+        """By the id of a term: the term, so that its id stays its own; it without divisions; these."""
         self._products: dict[tuple[int, int], tuple[Any, Any, Any]] = {}
         """By the ids of an unknown and a size: these, and the unknown for their product."""
-        self._points: list[_Point] = []
-        self.names = 0
-        """Names that were made up for it."""
-        self._marks: list[tuple[int, int]] = []
+        self._learnt: dict[tuple[int, int], Any] = {}
+        """What an answer has broken, by the numbers of the two points."""
+        self._points: dict[int, _Point] = {}
+        """Of the divisions whose facts are asserted, by number, in order."""
+        self._names = 0
+        self.found: Any = None
+        """The numbers of the last answer that was `sat`."""
+        self._mind: Any = None
 
-    def push(self) -> None:
-        """Open a scope."""
-        self._marks.append((len(self._known), len(self._points)))
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        """What is added inside is forgotten afterwards."""
+        known = len(self._points)
         self._solver.push()
-
-    def pop(self, scopes: int = 1) -> None:
-        """Forget what was added in the last scopes."""
-        if not scopes:
-            return
-        self._solver.pop(scopes)
-        known, points = self._marks[-scopes]
-        del self._marks[-scopes:]
-        while len(self._known) > known:
-            self._known.popitem()
-        del self._points[points:]
-
-    def num_scopes(self) -> int:
-        """Scopes that are open."""
-        return len(self._marks)
+        try:
+            yield
+        finally:
+            self._solver.pop()
+            while len(self._points) > known:
+                self._points.popitem()
 
     def add(self, *terms: z3.BoolRef) -> None:
         """Assert the terms."""
         for term in terms:
             self._solver.add(self._linear(term))
 
+    def named(self, term: z3.BoolRef) -> z3.BoolRef:
+        """The term by a name."""
+        self._names += 1
+        name = z3.Bool(f"name~{self._names}")
+        self.add(name == term)
+        return name
+
     def check(self, term: z3.BoolRef, limit: int) -> z3.CheckSatResult:
         """Whether the term is satisfiable too, within a resource limit."""
         outer = len(self._points)
-        learnt: list[Any] = []
-        self.push()
-        try:
+        broken: list[tuple[Any, int]] = []
+        with self.scope():
             self.add(term)
             self._solver.set("rlimit", limit)
             while (answer := self._solver.check()) == z3.sat:
-                broken = list(self._broken(self._solver.model()))
-                if not broken:
+                self.found = self._solver.model()
+                new = list(self._broken(self.found))
+                if not new:
                     break
-                self._solver.add(*(fact for fact, _ in broken))
-                learnt += (fact for fact, place in broken if place < outer)
-            return answer
-        finally:
-            self.pop()
-            self._solver.add(*learnt)
+                self._solver.add(*(fact for fact, _ in new))
+                broken += new
+        self._solver.add(*(fact for fact, place in broken if place < outer))
+        return answer
+
+    # Numbers in mind.
+
+    def think(self, numbers: z3.ModelRef | None) -> bool:
+        """Have these numbers in mind from here on; whether there are any."""
+        self._mind = None if numbers is None else copy(numbers)
+        return numbers is not None
+
+    def think_of(self, unknown: Any, value: Any) -> None:
+        """The unknown is what the term is with the numbers in mind."""
+        if self._mind is not None:
+            value = self._mind.eval(self._linear(value), model_completion=True)
+            self._mind.update_value(unknown, value)
+
+    def fits(self, term: z3.BoolRef, numbers: Any = None) -> bool:
+        """Whether the term is true with the numbers, or those in mind; true if there are none."""
+        numbers = self._mind if numbers is None else numbers
+        return numbers is None or z3.is_true(numbers.eval(self._linear(term), model_completion=True))
 
     def _broken(self, model: z3.ModelRef) -> Iterator[tuple[Any, int]]:
         """Facts about two points that the model breaks, and the place of the later point."""
 
-        def value(term: Any) -> int:
-            return int(model.eval(term, model_completion=True).as_long())
-
-        found: list[tuple[tuple[int, int, int], _Point]] = []
-        for place, point in enumerate(self._points):
-            mine = value(point.blocks), value(point.tokens), value(point.size)
-            pairs: list[tuple[tuple[int, int, int], _Point | None]] = [(_ZERO, None), *found]
-            for (blocks, tokens, _), other in pairs:
-                if other is None or other.size.eq(point.size):
-                    more, held = mine[0] - blocks, mine[1] - tokens
+        found: list[tuple[int, int, _Point]] = [(0, 0, _ORIGIN)]
+        for place, point in enumerate(self._points.values()):
+            blocks, tokens, size = (_value(model, of) for of in (point.blocks, point.tokens, point.size))
+            for other_blocks, other_tokens, other in found:
+                if other is _ORIGIN or other.size.eq(point.size):
+                    more, held = blocks - other_blocks, tokens - other_tokens
                     for k in NEAR:
-                        if (more >= k and held < k * mine[2]) or (more <= k and held > k * mine[2]):
+                        if (more >= k and held < k * size) or (more <= k and held > k * size):
                             yield self._between(point, other), place
                             break
-            found.append((mine, point))
+            found.append((blocks, tokens, point))
 
     def _linear(self, term: Any) -> Any:
-        """The term without divisions; what is known of the unknowns in their place is asserted."""
-        inside = self._divisions(term)
-        if not inside:
-            return term
-        pairs = [(one, self._replacement(one)) for one in inside]
-        return z3.substitute(term, *pairs)
+        """The term without divisions; what is known of those in it is asserted."""
+        linear, divisions = self._without(term)
+        for division in divisions:
+            if division.point.number not in self._points:
+                self._learn(division)
+        return linear
 
-    def _divisions(self, term: Any) -> tuple[Any, ...]:
+    def _without(self, term: Any) -> tuple[Any, tuple[_Division, ...]]:
+        """The term without divisions, and those in it, inner ones first."""
         number = term.get_id()
-        if number not in self._inside:
-            found: dict[int, Any] = {}
-            if _is_arithmetic(term):
-                found[number] = term
-            elif z3.is_app(term):
-                for child in term.children():
-                    found |= {one.get_id(): one for one in self._divisions(child)}
-            self._inside[number] = term, tuple(found.values())
-        return self._inside[number][1]
+        if number not in self._read:
+            outermost = list(_divisions(term))
+            inner: dict[int, _Division] = {}
+            for one in outermost:
+                for division in (*self._without(one.arg(0))[1], self._division(one)):
+                    inner[division.point.number] = division
+            pairs = [(one, self._division(one).unknown) for one in outermost]
+            linear = z3.substitute(term, *pairs) if pairs else term
+            self._read[number] = term, linear, tuple(inner.values())
+        return self._read[number][1:]
 
-    def _replacement(self, term: Any) -> Any:
+    def _division(self, term: Any) -> _Division:
         number = term.get_id()
-        size = term.arg(1)
-        of = self._linear(term.arg(0))  # for what is known of it, in any case
-        if number not in self._replaced:
-            if term.decl().eq(arithmetic.times):
-                self._replaced[number] = term, self._times(of, size)
-            else:
-                self._replaced[number] = term, z3.Int(f"{term.decl().name()}@{number}")
-        made = self._replaced[number][1]
-        if number not in self._known:
-            self._known[number] = term
-            if term.decl().eq(arithmetic.times):
-                self._points.append(_Point(of, made, size))
-            else:
-                tokens = self._times(made, size)
-                if term.decl().eq(arithmetic.floor):
-                    self._solver.add(tokens <= of, of < tokens + size)
-                else:
-                    self._solver.add(tokens - size < of, of <= tokens)
-                self._points.append(_Point(made, tokens, size))
-        return made
+        if number not in self._division_of:
+            self._division_of[number] = self._made(term)
+        return self._division_of[number]
 
-    def _times(self, blocks: Any, size: Any) -> Any:
-        """blocks * size, linear in the unknowns that the number is a sum of."""
-        return z3.Sum([factor * self._product(unknown, size) for factor, unknown in _parts(blocks)])
+    def _made(self, term: Any) -> _Division:
+        function, size, number = term.decl(), term.arg(1), len(self._division_of) + 1
+        of = self._without(term.arg(0))[0]
+        if function.eq(arithmetic.times):
+            tokens, factors = self._times(of, size)
+            return _Division(function, of, tokens, _Point(number, of, tokens, size), (), factors)
+        blocks = z3.Int(f"{function.name()}@{number}")
+        tokens, factors = self._times(blocks, size)
+        if function.eq(arithmetic.floor):
+            facts = tokens <= of, of < tokens + size
+        else:
+            facts = tokens - size < of, of <= tokens
+        return _Division(function, of, blocks, _Point(number, blocks, tokens, size), facts, factors)
+
+    def _learn(self, division: _Division) -> None:
+        """What is known of it is asserted, with what was learnt of it and of others that are known."""
+        point = division.point
+        known = (self._learnt.get(_pair(point.number, other)) for other in (0, *self._points))
+        self._solver.add(*division.facts, *(fact for fact in known if fact is not None))
+        self._points[point.number] = point
+        if self._mind is not None:
+            self._think_of_division(division)
+
+    def _think_of_division(self, division: _Division) -> None:
+        size = _value(self._mind, division.point.size)
+        if not division.function.eq(arithmetic.times):
+            tokens, size = _value(self._mind, division.of), max(size, 1)
+            blocks = tokens // size if division.function.eq(arithmetic.floor) else -(-tokens // size)
+            self._mind.update_value(division.unknown, z3.IntVal(blocks))
+        for factor in division.factors:
+            product = self._product(factor, division.point.size)
+            self._mind.update_value(product, z3.IntVal(_value(self._mind, factor) * size))
+
+    def _times(self, blocks: Any, size: Any) -> tuple[Any, tuple[Any, ...]]:
+        """blocks * size, linear in the unknowns that the number is a sum of; and these unknowns."""
+        parts = list(_parts(blocks))
+        tokens = z3.Sum([factor * self._product(unknown, size) for factor, unknown in parts])
+        if z3.is_int_value(size):
+            return tokens, ()
+        return tokens, tuple(unknown for _, unknown in parts if unknown is not None)
 
     def _product(self, unknown: Any, size: Any) -> Any:
         if unknown is None:
@@ -172,21 +225,38 @@ class Solver:
             self._products[key] = unknown, size, product  # the terms are kept, so that their ids stay theirs
         return self._products[key][2]
 
-    def _between(self, point: _Point, other: _Point | None) -> Any:
-        other = other or _Point(z3.IntVal(0), z3.IntVal(0), point.size)
-        key = point.blocks.get_id(), point.tokens.get_id(), other.blocks.get_id(), other.tokens.get_id()
-        if key not in self._compared:
+    def _between(self, point: _Point, other: _Point) -> Any:
+        key = _pair(point.number, other.number)
+        if key not in self._learnt:
             more, held = point.blocks - other.blocks, point.tokens - other.tokens
-            fact = z3.And(_compared(z3.simplify(more), z3.simplify(held), point.size))
-            self._compared[key] = point, other, fact
-        return self._compared[key][2]
+            self._learnt[key] = z3.And(_compared(z3.simplify(more), z3.simplify(held), point.size))
+        return self._learnt[key]
+
+
+def _pair(one: int, other: int) -> tuple[int, int]:
+    return (one, other) if one < other else (other, one)
+
+
+def _value(numbers: z3.ModelRef, term: Any) -> int:
+    return int(numbers.eval(term, model_completion=True).as_long())
+
+
+def _divisions(term: Any) -> Iterator[Any]:
+    """The outermost quotients and products in the term, each once."""
+    seen, stack = set[int](), [term]
+    while stack:
+        one = stack.pop()
+        if one.get_id() in seen:
+            continue
+        seen.add(one.get_id())
+        if _is_arithmetic(one):
+            yield one
+        elif z3.is_app(one):
+            stack += reversed(one.children())
 
 
 def _is_arithmetic(term: Any) -> bool:
-    if not z3.is_app(term) or term.num_args() != 2:
-        return False
-    decl = term.decl()
-    return any(decl.eq(function) for function in (arithmetic.floor, arithmetic.ceil, arithmetic.times))
+    return z3.is_app(term) and term.num_args() == 2 and term.decl().name() in _FUNCTIONS
 
 
 def _parts(number: Any) -> Iterator[tuple[int, Any]]:

@@ -22,15 +22,13 @@ def test_a_wrong_guess_is_found_out() -> None:
         n = Number(N)
         found.append(tuple(is_at_least(n, k) for k in (-1, 0, 5, 9)))
 
-    exploration = Exploration([N >= 0])
-    for path in exploration.runs(run):
-        assert path.solver.num_scopes() >= 0
-    assert set(found) == {
-        (True, True, True, True),
-        (True, True, True, False),
+    for _ in Exploration([N >= 0]).runs(run):
+        pass
+    assert sorted(found) == [
         (True, True, False, False),
-    } | {answer for answer in found if not answer[1]}  # a guess may lead where nothing leads
-    assert exploration.misled
+        (True, True, True, False),
+        (True, True, True, True),
+    ]
 
 
 def test_what_is_claimed_after_a_wrong_guess_is_not_shown_by_it() -> None:

@@ -46,9 +46,8 @@ def test_what_is_false_is_not_shown(claim: z3.BoolRef) -> None:
 def test_a_scope_is_forgotten() -> None:
     made = solver()
     made.add(A >= 1)
-    made.push()
-    made.add(arithmetic.ceil(A, SIZE) == 0)
-    assert made.check(z3.BoolVal(True), LIMIT) == z3.unsat
-    made.pop()
+    with made.scope():
+        made.add(arithmetic.ceil(A, SIZE) == 0)
+        assert made.check(z3.BoolVal(True), LIMIT) == z3.unsat
     assert made.check(arithmetic.ceil(A, SIZE) == 1, LIMIT) == z3.sat
     assert made.check(arithmetic.ceil(A, SIZE) == 0, LIMIT) == z3.unsat
