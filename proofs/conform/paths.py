@@ -82,6 +82,19 @@ class Guess:
         return z3.Implies(self.before, z3.Or([self.options[n] for n in (self.taken, *self.noted)]))
 
 
+@dataclass(frozen=True)
+class Beginning:
+    """What a run has come to until here; others that begin with the same decisions come to the same."""
+
+    decisions: tuple[int, ...]
+    conditions: tuple[z3.BoolRef, ...]
+    facts: tuple[z3.BoolRef, ...]
+    counts: tuple[Any, ...]
+    decided: dict[z3.BoolRef, bool]
+    names: dict[z3.ArithRef, z3.ArithRef]
+    fresh: int
+
+
 @dataclass
 class Exploration:
     """What all runs of one function share."""
@@ -289,6 +302,31 @@ class Path:
         for guess, known in reversed(list(zip(guesses, pending, strict=True))):
             self._pending[guess.place : guess.place] = reversed(list(guess.noted.values())[known:])
         return are_shown
+
+    def beginning(self) -> Beginning:
+        """What the run has come to, before any list, loop or question."""
+        return Beginning(
+            tuple(self.decisions),
+            tuple(self.conditions),
+            tuple(self.facts),
+            tuple(self.counts),
+            self._decided.copy(),
+            self._names.copy(),
+            self.fresh,
+        )
+
+    def begins_with(self, known: Beginning) -> bool:
+        """Whether the run takes these decisions first; then it is where they led to."""
+        if self._branch.decisions[: len(known.decisions)] != known.decisions:
+            return False
+        self.decisions, self.conditions = [*known.decisions], [*known.conditions]
+        self.facts, self.counts = dict.fromkeys(known.facts), [*known.counts]
+        self._decided, self._names = known.decided.copy(), known.names.copy()
+        self.fresh = known.fresh
+        self.solver.add(*self.conditions, *self.facts)
+        if known.decisions == self._branch.decisions:
+            self._has_numbers = self.solver.think(self._branch.numbers)
+        return True
 
     @contextmanager
     def unbranched(self) -> Iterator[None]:

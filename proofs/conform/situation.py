@@ -19,7 +19,7 @@ from slotproof.model.system.pool import release
 from slotproof.model.system.prefix_cache import Hits
 from slotproof.proofs.campaign.kinds import SLIDING_WINDOW
 from slotproof.proofs.conform.numbers import BLOCK_SIZE
-from slotproof.proofs.conform.paths import Path
+from slotproof.proofs.conform.paths import Beginning, Path
 from slotproof.proofs.prove import arithmetic
 from slotproof.proofs.prove.claims import as_term
 from slotproof.proofs.prove.obligations.calls import any_ask
@@ -85,6 +85,7 @@ class Situation:
         hits = Hits(self.engine.tokens(num), lambda g: num, lambda g, i: at(i))
         self.ask, self.num_hits = replace(found, hits=hits), num
         self.contract = allocate_contract(self.before, self.request, self.ask)
+        self._answers: list[tuple[Beginning, Answer]] = []
 
     @cached_property
     def given(self) -> dict[str, Any]:
@@ -106,7 +107,16 @@ class Situation:
         return [*known, *map(as_term, self.given.values())]
 
     def answer(self, path: Path) -> Answer:
-        """What the model does, on this path."""
+        """What the model does, on this path, which begins with it: it is worked out once for each way that
+        the model can go."""
+        for beginning, answer in self._answers:
+            if path.begins_with(beginning):
+                return answer
+        answer = self._answer(path)
+        self._answers.append((path.beginning(), answer))
+        return answer
+
+    def _answer(self, path: Path) -> Answer:
         read = self._read
         assumed, fresh, counts = read.assumed, read.names.made.copy(), read._counts
         s, r, ask = self.before, self.request, self.ask

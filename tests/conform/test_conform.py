@@ -75,6 +75,27 @@ BROKEN = {
         "if not record_for_zeroing",
         NONE,
     ),
+    "a check that is off by one": (
+        KVCacheManager,
+        "allocate_slots",
+        "> block_pool.get_num_free_blocks() - reserved_blocks",
+        ">= block_pool.get_num_free_blocks() - reserved_blocks",
+        HOLDS,
+    ),
+    "a check of the whole prompt that is off by one": (
+        KVCacheManager,
+        "allocate_slots",
+        "> block_pool.get_num_free_blocks():",
+        ">= block_pool.get_num_free_blocks():",
+        NONE,
+    ),
+    "a full table is not hashed": (
+        SingleTypeKVCacheManager,
+        "cache_blocks",
+        "num_full > len(held.blocks)",
+        "num_full >= len(held.blocks)",
+        CACHED,
+    ),
     "drafts are hashed": (
         KVCacheManager,
         "allocate_slots",

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
+import textwrap
+from typing import Any
+
 import pytest
 
 from slotproof.proofs.conform.conform import CONFORMS, DIFFERS, conform_case
@@ -13,6 +18,7 @@ pytestmark = pytest.mark.vllm
 
 NONE = Case("full", caching=False, holds=False)
 HOLDS = Case("full", caching=False, holds=True)
+CACHED = Case("full", caching=True, holds=False)
 WINDOW, WINDOW_HOLDS = (Case("sliding-window", caching=False, holds=holds) for holds in (False, True))
 
 
@@ -29,11 +35,13 @@ def test_vllm_conforms(name: str) -> None:
         ("keep_reserved", HOLDS),
         ("slots_end_at_max_model_len", HOLDS),
         ("lookahead_gets_slots", HOLDS),
-        ("whole_prompt_must_fit", NONE),
-        ("whole_prompt_caps_window", WINDOW),  # 39734
-        pytest.param("release_processed_only", WINDOW_HOLDS, marks=pytest.mark.slow),  # 47728
-        pytest.param("watermark_on_admission", NONE, marks=pytest.mark.slow),
-        pytest.param("count_step_uncapped", WINDOW_HOLDS, marks=pytest.mark.slow),  # 45856
+        pytest.param("whole_prompt_must_fit", NONE, marks=pytest.mark.slow),
+        ("watermark_on_admission", NONE),
+        ("count_idle_hits", CACHED),  # 11565
+        pytest.param("check_before_commit", CACHED, marks=pytest.mark.slow),  # 11565
+        ("release_processed_only", WINDOW_HOLDS),  # 47728
+        ("count_step_uncapped", WINDOW_HOLDS),  # 45856
+        pytest.param("whole_prompt_caps_window", WINDOW, marks=pytest.mark.slow),  # 39734
     ],
 )
 def test_a_public_fault_differs_by_a_story(rule: str, case: Case) -> None:
@@ -42,3 +50,26 @@ def test_a_public_fault_differs_by_a_story(rule: str, case: Case) -> None:
     assert finding.verdict == DIFFERS, finding.what
     assert finding.failure is not None
     assert finding.failure.differences
+
+
+class _WithoutFloors(ast.NodeTransformer):
+    """`max(n, 0)` becomes `n`."""
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        self.generic_visit(node)
+        match node:
+            case ast.Call(func=ast.Name(id="max"), args=[count, ast.Constant(value=0)]):
+                return count
+        return node
+
+
+def test_a_negative_count_differs_by_a_story(monkeypatch: pytest.MonkeyPatch) -> None:
+    from vllm.v1.core.single_type_kv_cache_manager import SingleTypeKVCacheManager as Manager
+
+    original: Any = Manager.get_num_blocks_to_allocate
+    tree = _WithoutFloors().visit(ast.parse(textwrap.dedent(inspect.getsource(original))))
+    made: dict[str, Any] = {}
+    exec(compile(ast.fix_missing_locations(tree), original.__name__, "exec"), original.__globals__, made)
+    monkeypatch.setattr(Manager, original.__name__, made[original.__name__])
+    finding = conform_case(VllmTarget(), HOLDS)
+    assert finding.verdict == DIFFERS, finding.what
