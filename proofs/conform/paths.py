@@ -31,7 +31,7 @@ class Budget:
     """How far a function is followed before the answer is `unknown`."""
 
     paths: int = 2000
-    decisions: int = 400
+    decisions: int = 200
     """On one path: a loop that is not followed as a whole runs into it."""
     seconds: float = 120.0
     """Of computing time."""
@@ -239,12 +239,12 @@ class Path:
         """The next decision: as in an earlier run, or as the numbers in mind have it."""
         depth, until = len(self.decisions), self._branch.decisions
         if depth >= self.exploration.budget.decisions:
-            if is_recursive():
-                raise Unsupported("recursion")
             raise Exhausted(f"{depth} decisions on one path")
         if depth < len(until):
             taken = until[depth]
             self._add(options[taken])
+        elif is_recursive():
+            raise Unsupported("recursion")
         else:
             self._think()
             taken = next((n for n, option in enumerate(options) if self.solver.fits(option)), 0)

@@ -3,12 +3,14 @@
     python engine.py FOLDER ROUNDS
 
 With SLOTPROOF_WATCH its managers are recorded. Prompts share beginnings, the pool is too small for all of
-them at once, and some requests are aborted. At the end it prints the seconds of its steps, and how many
-requests were preempted. With `FOLDER/kill` there, it kills itself by SIGKILL half way.
+them at once, and some requests are aborted. At the end it prints the seconds of its steps. With `FOLDER/kill`
+there, it kills itself by SIGKILL half way, in the midst of its work, and prints how many
+seconds ago it made each call of `allocate_slots`.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
@@ -17,6 +19,7 @@ import sys
 import time
 from pathlib import Path
 from random import Random
+from typing import Any
 
 MODEL = {
     "architectures": ["LlamaForCausalLM"],
@@ -36,6 +39,9 @@ def main(folder: Path, rounds: int) -> None:
     from vllm import EngineArgs, LLMEngine, SamplingParams
     from vllm.inputs import TokensPrompt
 
+    is_killed, made = (folder / "kill").exists(), list[float]()
+    if is_killed:
+        count_calls(made)
     (folder / "model").mkdir(exist_ok=True)
     (folder / "model" / "config.json").write_text(json.dumps(MODEL))
     engine = LLMEngine.from_engine_args(
@@ -71,10 +77,25 @@ def main(folder: Path, rounds: int) -> None:
             tokens += sum(len(o.outputs[0].token_ids) for o in outputs if o.finished)
             if len(steps) % 37 == 5:
                 engine.abort_request([f"{round_}-{random.randrange(12)}"])
-            if round_ >= rounds // 2 and (folder / "kill").exists():
-                time.sleep(1.5)  # the last flush is behind us
+            if is_killed and round_ >= rounds // 2:
+                now = time.monotonic()
+                print(json.dumps({"ages": [now - at for at in made]}), flush=True)
                 os.kill(os.getpid(), signal.SIGKILL)
     print(json.dumps({"steps": len(steps), "seconds": sum(steps), "median": statistics.median(steps)}))
+
+
+def count_calls(made: list[float]) -> None:
+    """Notes when each call of `allocate_slots` was made."""
+    from vllm.v1.core.kv_cache_manager import KVCacheManager
+
+    allocate_slots = KVCacheManager.allocate_slots
+
+    @functools.wraps(allocate_slots)
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        made.append(time.monotonic())
+        return allocate_slots(*args, **kwargs)
+
+    KVCacheManager.allocate_slots = counted  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from slotproof.impl.vllm.live.recorder import FLUSH_SECONDS
 from slotproof.proofs.watch.recording import Recording, recordings
 from slotproof.proofs.watch.summary import Summary
 
@@ -58,6 +59,18 @@ def followed(folder: Path) -> tuple[list[Recording], Summary]:
     return found, summary
 
 
+def events(path: Path) -> Counter[str]:
+    """How often what was written down; a line that is torn is not counted."""
+    seen: Counter[str] = Counter()
+    for line in path.read_text().splitlines(keepends=True):
+        kind, event, *_ = json.loads(line) if line.endswith("\n") else ("torn", ())
+        if kind == "made":
+            seen[event[0]] += 1
+            seen[f"free {event[2][4]}" if event[0] == "free" else ""] += 1
+            seen["hit"] += event[0] == "lookup" and event[3] > 0
+    return seen
+
+
 def test_what_an_engine_did_is_followed_to_the_end(tmp_path: Path) -> None:
     done = serve(tmp_path, 2)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -66,25 +79,25 @@ def test_what_an_engine_did_is_followed_to_the_end(tmp_path: Path) -> None:
     assert (summary.violations, summary.managers) == (0, 1)
     assert not summary.not_followed
     assert summary.calls > 800
-    seen: Counter[str] = Counter()
-    for line in found[0].path.read_text().splitlines():
-        kind, event, *_ = json.loads(line)
-        if kind == "made":
-            seen[event[0]] += 1
-            seen[f"free {event[2][4]}" if event[0] == "free" else ""] += 1
-            seen["hit"] += event[0] == "lookup" and event[3] > 0
+    seen = events(found[0].path)
     # vLLM frees a victim that still runs, and then says that it was preempted.
     for what in ("free RUNNING", "free FINISHED_ABORTED", "free FINISHED_LENGTH_CAPPED", "hit"):
         assert seen[what], what
 
 
 def test_what_a_killed_engine_flushed_is_followed(tmp_path: Path) -> None:
-    done = serve(tmp_path, 2, killed=True)
+    done = serve(tmp_path, 6, killed=True)
     assert done.returncode == -9
-    _, summary = followed(tmp_path)
+    ages = json.loads(done.stdout.splitlines()[-1])["ages"]
+    found, summary = followed(tmp_path)
     assert (summary.violations, summary.managers) == (0, 1)
     assert summary.calls > 300
     assert not summary.not_followed
+    kept = events(found[0].path)["allocate"]
+    first = ages[kept] if kept < len(ages) else 0.0
+    print(f"{len(ages)} calls of allocate_slots, lost the last {len(ages) - kept}, of {first:.2f} s")
+    assert 300 < kept <= len(ages)
+    assert first < FLUSH_SECONDS + 0.25  # a busy machine wakes a thread late
 
 
 def test_recording_takes_less_than_a_twentieth_of_a_step(tmp_path: Path) -> None:
