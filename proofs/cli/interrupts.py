@@ -13,6 +13,9 @@ import threading
 
 from slotproof.proofs.output.errors import is_interrupt
 
+_held = threading.local()
+"""`before` is what the thread that forks has blocked otherwise."""
+
 
 def watch() -> None:
     """From now on SIGTERM interrupts as SIGINT does, in this process and in none that it forks."""
@@ -20,7 +23,7 @@ def watch() -> None:
     os.set_blocking(write, False)
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)
     signal.signal(signal.SIGTERM, lambda *_: None)  # Python writes to the pipe, the thread does the rest
-    os.register_at_fork(after_in_child=_forget)
+    os.register_at_fork(before=_hold, after_in_parent=_let_go, after_in_child=_forget)
     threading.Thread(target=_pass_on, args=(read,), daemon=True).start()
     sys.unraisablehook = _once_more
 
@@ -32,9 +35,19 @@ def _pass_on(read: int) -> None:
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
 
+def _hold() -> None:
+    """A process that was just forked has our pipe still: a SIGTERM that it gets waits until it has not."""
+    _held.before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+
+def _let_go() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _held.before)
+
+
 def _forget() -> None:
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    _let_go()
 
 
 def _once_more(ignored: sys.UnraisableHookArgs) -> None:

@@ -33,7 +33,7 @@ class Budget:
     paths: int = 2000
     decisions: int = 200
     """On one path: a loop that is not followed as a whole runs into it."""
-    seconds: float = 120.0
+    seconds: float = 300.0
     """Of computing time."""
 
 

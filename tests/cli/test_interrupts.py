@@ -222,3 +222,27 @@ def test_an_interrupt_that_a_finalizer_swallowed_comes_again(error: str) -> None
     program = SWALLOWED.format(error=error)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=15)
     assert (done.returncode, done.stderr) == (130, "slotproof: interrupted\n")
+
+
+FORKS = """
+import os, signal, threading
+from slotproof.proofs.cli import interrupts
+
+interrupts.watch()
+def fork_and_end():
+    for _ in range(400):
+        child = os.fork()
+        if not child:
+            signal.pause()
+        os.kill(child, signal.SIGTERM)
+        os.waitpid(child, 0)
+thread = threading.Thread(target=fork_and_end)
+thread.start()
+thread.join()
+print("to the end")
+"""
+
+
+def test_who_ends_a_process_that_was_just_forked_does_not_interrupt_itself() -> None:
+    done = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "to the end\n"), done.stderr
