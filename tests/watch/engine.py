@@ -95,7 +95,7 @@ def count_calls(made: list[float]) -> None:
         made.append(time.monotonic())
         return allocate_slots(*args, **kwargs)
 
-    KVCacheManager.allocate_slots = counted  # type: ignore[method-assign]
+    KVCacheManager.allocate_slots = counted
 
 
 if __name__ == "__main__":

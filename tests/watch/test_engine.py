@@ -62,8 +62,8 @@ def followed(folder: Path) -> tuple[list[Recording], Summary]:
 def events(path: Path) -> Counter[str]:
     """How often what was written down; a line that is torn is not counted."""
     seen: Counter[str] = Counter()
-    for line in path.read_text().splitlines(keepends=True):
-        kind, event, *_ = json.loads(line) if line.endswith("\n") else ("torn", ())
+    for line in path.read_text().split("\n")[:-1]:
+        kind, event, *_ = json.loads(line)
         if kind == "made":
             seen[event[0]] += 1
             seen[f"free {event[2][4]}" if event[0] == "free" else ""] += 1
