@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import lcm
 
 from slotproof.impl.protocol import Config, Group
 
@@ -26,11 +25,6 @@ def check_groups(config: Config) -> None:
         raise ValueError(f"group {g}: is_eagle is True: windows of one kind may drop a block, not of several")
 
 
-def unit(config: Config) -> int:
-    """Tokens at which a block of every group ends."""
-    return lcm(*(group.block_size for group in config.all_groups))
-
-
 def _wrong(config: Config, group: Group) -> Iterator[tuple[str, str]]:
     for field in ("block_size", "sliding_window", "attention_chunk_size"):
         if (value := getattr(group, field)) is not None and value < 1:
@@ -47,8 +41,11 @@ def _wrong(config: Config, group: Group) -> Iterator[tuple[str, str]]:
         yield "attention_chunk_size", f"it must be a multiple of block_size, {group.block_size}"
     if group.is_eagle:
         yield "is_eagle", "a group with chunks drops no block"
-    if config.enable_caching and group.block_size != unit(config):
-        yield "block_size", f"with chunks it must be that on which all groups agree, {unit(config)}"
+    if config.enable_caching and group.block_size != config.scheduler_block_size:
+        yield (
+            "block_size",
+            f"with chunks it must be that on which all groups agree, {config.scheduler_block_size}",
+        )
 
 
 def _wrong_together(config: Config) -> Iterator[tuple[str, str]]:
@@ -58,14 +55,17 @@ def _wrong_together(config: Config) -> Iterator[tuple[str, str]]:
         yield "num_prefill_lookahead", "it must be at least 0"
     if lookahead > 1 and not drops:
         yield "num_prefill_lookahead", "it is for draft heads, and no group is_eagle"
-    if drops and config.enable_caching and lookahead > unit(config):
-        yield "num_prefill_lookahead", f"it must be at most {unit(config)}, where blocks of all groups end"
+    if drops and config.enable_caching and lookahead > config.scheduler_block_size:
+        yield (
+            "num_prefill_lookahead",
+            f"it must be at most {config.scheduler_block_size}, where blocks of all groups end",
+        )
     if every is None:
         return
-    if every < 0 or every % unit(config):
+    if every < 0 or every % config.scheduler_block_size:
         yield (
             "retention_interval",
-            f"it must be 0 or a multiple of {unit(config)}, where blocks of all groups end",
+            f"it must be 0 or a multiple of {config.scheduler_block_size}, where blocks of all groups end",
         )
     if every and not any(group.sliding_window for group in config.all_groups):
         yield "retention_interval", "no group has a window that it could be for"

@@ -10,6 +10,7 @@ Requests are small integers, unique for the life of an allocator. Blocks are int
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import gcd, lcm
 from typing import Any, Protocol, TypeAlias
 
@@ -73,12 +74,12 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     @property
     def scheduler_block_size(self) -> int:
         """Tokens at which a block of every group ends."""
-        return lcm(*(group.block_size for group in self.all_groups))
+        return all_end_at(group.block_size for group in self.all_groups)
 
     @property
     def hash_block_size(self) -> int:
         """Tokens of which every group's block has a whole number: what is hashed at once."""
-        return gcd(*(group.block_size for group in self.all_groups))
+        return hashed_at_once(group.block_size for group in self.all_groups)
 
     @property
     def is_plain(self) -> bool:
@@ -94,6 +95,16 @@ _PLAIN: dict[str, Any] = {
     "num_prefill_lookahead": 0,
     "retention_interval": None,
 }
+
+
+def all_end_at(block_sizes: Iterable[int]) -> int:
+    """Tokens at which a block of each of these sizes ends."""
+    return lcm(*block_sizes)
+
+
+def hashed_at_once(block_sizes: Iterable[int]) -> int:
+    """Tokens of which a block of each of these sizes has a whole number."""
+    return gcd(*block_sizes)
 
 
 def lora_name(lora: int) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from math import lcm
 
 import torch
 
@@ -47,7 +46,7 @@ class KVCacheManager:
         groups = config.all_groups
         self.scheduler_block_size = groups[0].block_size
         if len(groups) > 1:
-            self.scheduler_block_size = lcm(*[group.block_size for group in groups])
+            self.scheduler_block_size = config.scheduler_block_size
         managers = tuple([self._group(config, device, g, group) for g, group in enumerate(groups)])
         self.coordinator: KVCacheCoordinator
         if len(managers) == 1:

@@ -32,7 +32,8 @@ def write_gate_page(path: Path, report: Report, impl: str, lines: list[str], com
 
 def gate_page(report: Report, impl: str, lines: list[str], command: str) -> str:
     """The page's text."""
-    told = None if report.failure is None else _told(report.failure)
+    found = "" if report.failure is None else _told(report.failure)
+    told = found if isinstance(found, Told) else None
     required = report.required or sorted(report.coverage)
     return (
         environment()
@@ -43,6 +44,7 @@ def gate_page(report: Report, impl: str, lines: list[str], command: str) -> str:
             good=report.verdict in (Verdict.AGREES, Verdict.CONSISTENT),
             lines=lines,
             told=told,
+            untold="" if told else f"There is no story to click through: {found}." if found else "",
             views=views(told) if told else [],
             legend=legend(told) if told else [],
             coverage=[(row, report.coverage[row], not report.coverage[row]) for row in required],
@@ -54,11 +56,12 @@ def gate_page(report: Report, impl: str, lines: list[str], command: str) -> str:
     )
 
 
-def _told(failure: Failure) -> Told | None:
-    """The model's story up to the call that was answered otherwise; None if it tells none: the calls follow
-    the implementation's own answers, or there is no call."""
-    if not failure.story or failure.followed is not None:
-        return None
+def _told(failure: Failure) -> Told | str:
+    """The model's story up to the call that was answered otherwise; why it tells none, if it does not."""
+    if not failure.story:
+        return "it differs before the first call"
+    if failure.followed is not None:
+        return "the calls follow the implementation's own answers, and the model tells none of them"
     first = failure.differences[0]
     statement = first.statement or "agreement"
     fall = [difference for difference in failure.differences if difference.statement]
@@ -75,5 +78,5 @@ def _told(failure: Failure) -> Told | None:
     )
     try:
         return tell_ending(failure.config, tuple(step.call for step in failure.story), ending)
-    except ContractError:
-        return None
+    except ContractError as error:
+        return f"the model makes no such call ({error})"

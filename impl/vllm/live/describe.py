@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from math import gcd, lcm
 from typing import Any, NamedTuple
 
 from slotproof.impl.group_checks import check_groups
-from slotproof.impl.protocol import Config, Group
+from slotproof.impl.protocol import Config, Group, all_end_at, hashed_at_once
 
 NO_LIMIT = 1 << 30
 KINDS = ("FullAttentionManager", "SlidingWindowManager", "ChunkedLocalAttentionManager")
@@ -79,13 +78,13 @@ def _of_the_coordinator(manager: Any) -> list[str]:
         why.append("its pool has another number of blocks than its configuration")
     if getattr(coordinator, "enable_partial_hash_hits", False):
         why.append("hits may end inside a block")
-    if coordinator.scheduler_block_size != lcm(*sizes):
+    if coordinator.scheduler_block_size != all_end_at(sizes):
         why.append("hits end at other places than where a block of every group ends")
     if _drops_by_what_is_not_known(coordinator):
         why.append("of groups with equal blocks and windows, some alone have a draft head")
     if manager.enable_caching:
         unit = coordinator.block_pool.hash_block_size
-        if unit != gcd(*sizes):
+        if unit != hashed_at_once(sizes):
             why.append("keys are of other units than the groups' block sizes have in common")
         if len(sizes) > 1 and any(
             type(kind).__name__ == "FullAttentionManager" and kind.block_size != unit

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,17 @@ def test_the_page_of_several_groups_has_its_story_too() -> None:
     assert page.count('class="part"') == 3
 
 
+@pytest.mark.parametrize("calls", [SHARED, []])
+def test_a_page_without_a_story_says_why(calls: list[Call]) -> None:
+    told = failure(FreesShared, *SHARED, Finish(0))
+    untold = replace(told, story=told.story[: len(calls)], followed=Snapshot())
+    report = Report(calls=5, sequences=1, failure=untold, engines=[ENGINE])
+    page = gate_page(report, "mine:Own", ["it breaks"], "slotproof gate --impl mine:Own")
+    why = "the calls follow the implementation" if calls else "it differs before the first call"
+    assert f"There is no story to click through: {why}" in page
+    assert 'class="part"' not in page
+
+
 def test_the_page_of_what_agrees_has_its_coverage(tmp_path: Path) -> None:
     report = Report(calls=5, sequences=1, required=("call: finish", "refused"))
     report.coverage.update({"call: finish": 3})
@@ -131,3 +143,4 @@ def test_the_page_of_what_agrees_has_its_coverage(tmp_path: Path) -> None:
     assert '<tr class="missed"><td>refused</td>' in page
     assert 'class="part"' not in page
     assert "<script>" not in page
+    assert "There is no story" not in page
