@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from slotproof.proofs.cli.main import run
+from slotproof.proofs.prove import prover
 
 
 def said(typed: list[str], jobs: int, tmp_path: Path) -> tuple[int, Any]:
@@ -40,6 +41,18 @@ def test_what_is_proved_and_what_falls_does_not_hang_on_jobs(tmp_path: Path) -> 
     )
     assert code == 1
     assert report["without"] == ["count_idle_hits"]
+
+
+@pytest.mark.slow
+def test_which_rules_are_needed_does_not_hang_on_jobs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = ("count_idle_hits", "hash_full_blocks_only", "free_tail_first")
+    monkeypatch.setattr(prover, "RULES", {rule: prover.RULES[rule] for rule in few})
+    code, report = alike(["prove", "usage", "--kind", "full", "--fresh", "--matrix"], tmp_path)
+    assert code == 0
+    assert list(report["rules"]) == list(few)
+    assert all(report["rules"].values())
 
 
 def test_what_a_gate_finds_does_not_hang_on_jobs(tmp_path: Path) -> None:
