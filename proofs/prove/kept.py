@@ -40,13 +40,15 @@ class Kept(msgspec.Struct):
     """(source, kind of attention) -> what a campaign under all rules reached, having seen nothing broken."""
 
     def save(self) -> None:
-        """Write what is kept to the user's cache folder; where it cannot be written, nothing is kept."""
-        for entries in (self.problems, self.groups, self.consistent, self.reached):
-            for key in list(entries)[:-MOST]:
-                del entries[key]
+        """Write what is kept to the user's cache folder, beside what other runs have kept there. Where it
+        cannot be written, nothing is kept."""
+        there = load()
+        for name in self.__struct_fields__:
+            entries = getattr(there, name) | getattr(self, name)
+            setattr(there, name, dict(list(entries.items())[-MOST:]))
         try:
             place().parent.mkdir(parents=True, exist_ok=True)
-            write_file(place(), msgspec.json.encode(self))
+            write_file(place(), msgspec.json.encode(there))
         except (OSError, UserError):
             return
 

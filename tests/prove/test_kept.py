@@ -101,3 +101,9 @@ def test_a_folder_that_cannot_be_written_is_no_error(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     Kept().save()
     assert kept.load() == Kept()
+
+
+def test_what_other_runs_have_kept_stays() -> None:
+    Kept(problems={"one": 1, "both": 1}).save()
+    Kept(problems={"both": 2}, consistent={"other": True}).save()  # such as one that is --fresh
+    assert kept.load() == Kept(problems={"one": 1, "both": 2}, consistent={"other": True})
