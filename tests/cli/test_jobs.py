@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from slotproof.model.language.rules import RULES
 from slotproof.proofs.cli.main import run
 from slotproof.proofs.prove import prover
 
@@ -48,7 +49,7 @@ def test_which_rules_are_needed_does_not_hang_on_jobs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     few = ("count_idle_hits", "hash_full_blocks_only", "free_tail_first")
-    monkeypatch.setattr(prover, "RULES", {rule: prover.RULES[rule] for rule in few})
+    monkeypatch.setattr(prover, "RULES", {rule: RULES[rule] for rule in few})
     code, report = alike(["prove", "usage", "--kind", "full", "--fresh", "--matrix"], tmp_path)
     assert code == 0
     assert list(report["rules"]) == list(few)
