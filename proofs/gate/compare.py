@@ -21,7 +21,8 @@ from slotproof.proofs.output.text import block_names
 from slotproof.proofs.output.words import counted, one_line
 from slotproof.proofs.traces.trace import usage_of
 
-USAGE_TOLERANCE = 1e-9
+USAGE_TOLERANCE = 1e-7
+"""What a usage in single precision may be off by; one block of ten million would be as much."""
 BLOCKS = ("result.hits", "result.new_blocks", "free_queue", "tables", "to_zero", "blocks to zero")
 """Fields whose values are blocks."""
 SHOWN = 120

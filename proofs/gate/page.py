@@ -59,9 +59,9 @@ def gate_page(report: Report, impl: str, lines: list[str], command: str) -> str:
 def _told(failure: Failure) -> Told | str:
     """The model's story up to the call that was answered otherwise; why it tells none, if it does not."""
     if not failure.story:
-        return "it differs before the first call"
+        return "no call of an allocator comes before the difference"
     if failure.followed is not None:
-        return "the calls follow the implementation's own answers, and the model tells none of them"
+        return "what follows the implementation's own answers, the model does not tell"
     first = failure.differences[0]
     statement = first.statement or "agreement"
     fall = [difference for difference in failure.differences if difference.statement]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 from slotproof.impl.protocol import Config, Result, Snapshot
@@ -82,6 +83,13 @@ def test_a_field_that_is_hidden_is_not_looked_at(
     got, hidden = changed(**change), frozenset(change)
     assert snapshot_differences(Strictness.EXACT, STATE, got, KeyMatch(), hidden) == []
     assert Consistency(CONFIG, hidden).state(got) == []
+
+
+def test_a_usage_in_single_precision_is_the_same_and_a_block_of_a_million_is_not() -> None:
+    single = float(np.float32(STATE.usage))
+    assert single != STATE.usage
+    assert fields_that_differ(Strictness.EXACT, changed(usage=single)) == []
+    assert fields_that_differ(Strictness.EXACT, changed(usage=STATE.usage + 1e-6)) == ["usage"]
 
 
 def test_a_key_keeps_its_meaning_between_snapshots() -> None:

@@ -130,7 +130,7 @@ def test_a_page_without_a_story_says_why(calls: list[Call]) -> None:
     untold = replace(told, story=told.story[: len(calls)], followed=Snapshot())
     report = Report(calls=5, sequences=1, failure=untold, engines=[ENGINE])
     page = gate_page(report, "mine:Own", ["it breaks"], "slotproof gate --impl mine:Own")
-    why = "the calls follow the implementation" if calls else "it differs before the first call"
+    why = "what follows the implementation" if calls else "no call of an allocator comes before"
     assert f"There is no story to click through: {why}" in page
     assert 'class="part"' not in page
 
