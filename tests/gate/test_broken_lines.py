@@ -7,16 +7,19 @@ import importlib.abc
 import importlib.util
 import sys
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from slotproof.impl import allocator
+from slotproof.impl.protocol import AddRequest, Allocate, Call, Config, EvictBlocks, Finish, Group
 from slotproof.proofs.gate import gate
 from slotproof.proofs.gate.compare import Strictness
 from slotproof.proofs.gate.gate import Verdict, campaign
 from slotproof.proofs.gate.isolation import Factory, Isolated
+from slotproof.proofs.gate.trial import Asked, try_calls
 
 SOURCES = Path(allocator.__path__[0])
 
@@ -192,7 +195,7 @@ def torch_is_imported() -> None:
     importlib.import_module("torch")
 
 
-UNSEEN = pytest.mark.xfail(reason="no engine that is drawn has groups that agree on less than one finds")
+UNSEEN = pytest.mark.xfail(reason="no campaign evicts a block of each of two windows: the next test does")
 
 
 @pytest.mark.parametrize(
@@ -209,6 +212,34 @@ def test_a_broken_line_is_caught(broken: tuple[str, str, str], monkeypatch: pyte
     with closing(Isolated(lambda: load(finder), 2.0)) as implementation:
         report = campaign(implementation, calls=20_000, seed=1)
     assert report.verdict is Verdict.DISAGREES
+
+
+def test_groups_that_agree_on_less_than_any_of_them_finds() -> None:
+    """Two windows, a block evicted of each: one finds 5 tokens, the other 4, the first then 3."""
+    config = Config(
+        num_blocks=20,
+        block_size=1,
+        max_model_len=8,
+        sliding_window=2,
+        groups=(Group(block_size=1, sliding_window=3),),
+    )
+    tokens = (1, 2, 3, 4, 5, 6)
+    calls: list[Call] = [
+        AddRequest(0, tokens),
+        Allocate(0, 6, skip_cache=True),
+        Finish(0),
+        EvictBlocks((4, 11)),  # that of token 3 in the first group, that of token 4 in the second
+        AddRequest(1, tokens),
+        Allocate(1, 1),
+    ]
+    broken = _Broken(*BROKEN["the groups need not agree"])
+    unbroken = _Broken("block_pool", "usable = self.num_blocks - 1", "usable = self.num_blocks - 1")
+    for finder, falls in ((unbroken, False), (broken, True)):
+        with closing(Isolated(partial(load, finder), 2.0)) as implementation:
+            implementation.start()
+            failure = try_calls(implementation, config, calls, Asked()).failure
+        assert (failure is not None) is falls
+        assert failure is None or failure.differences[0].field == "result.hits"
 
 
 @pytest.mark.parametrize("broken", BROKEN_BATCH.values(), ids=BROKEN_BATCH)
