@@ -6,6 +6,7 @@ and they are dealt again.
 
 from __future__ import annotations
 
+import socket
 from contextlib import suppress
 from types import TracebackType
 from typing import Any
@@ -18,6 +19,13 @@ from slotproof.proofs.output.errors import UserError
 
 REVIVALS = 10
 """Times that workers may be made anew before nobody plays ahead any more."""
+
+
+def _reach(address: str) -> None:
+    """Raises OSError if nobody listens at HOST:PORT: Ray itself tries for minutes."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if colon and port.isdecimal():
+        socket.create_connection((host, int(port)), timeout=5).close()
 
 
 class OnRay:
@@ -41,9 +49,10 @@ class OnRay:
             raise UserError("--ray: Ray is not installed: pip install 'slotproof[ray]'") from None
         self._ray: Any = ray
         try:
+            _reach(address)
             where = {"num_cpus": jobs} if address == "local" else {"address": address}
             ray.init(**where, log_to_driver=False, logging_level="ERROR", include_dashboard=False)
-        except (ConnectionError, ValueError) as error:
+        except (OSError, ValueError) as error:
             raise UserError(f"--ray {address}: {' '.join(str(error).split())}") from None
         self._actor = ray.remote(num_cpus=1, max_restarts=0)(_Player)
         self._made_of = (ray.put(load), patience, ray.put(play))

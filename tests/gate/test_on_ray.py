@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -52,3 +54,11 @@ def test_what_a_dead_worker_had_is_dealt_again(tmp_path: Path) -> None:
         assert players.died == 1
     assert once.exists()
     assert [p.calls for p in played if p is not None] == list(range(12))
+
+
+def test_a_cluster_that_is_not_there_is_one_line() -> None:
+    slotproof = [sys.executable, "-c", "from slotproof.proofs.cli.main import main; main()"]
+    asked = [*slotproof, "gate", "--impl", "torch", "--ray", "localhost:1"]
+    done = subprocess.run(asked, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith("slotproof: --ray localhost:1: ")
