@@ -25,7 +25,7 @@ def _reach(address: str) -> None:
     """Raises OSError if nobody listens at HOST:PORT: Ray itself tries for minutes."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if colon and port.isdecimal():
-        socket.create_connection((host, int(port)), timeout=5).close()
+        socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
 
 
 class OnRay:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from contextlib import closing
 from functools import partial
+from io import StringIO
 from pathlib import Path
 
 import pytest
 
+from slotproof.proofs.gate import on_ray
 from slotproof.proofs.gate.ahead import Played, Turn
 from slotproof.proofs.gate.gate import Report, campaign
 from slotproof.proofs.gate.implementations import loader
@@ -62,3 +65,15 @@ def test_a_cluster_that_is_not_there_is_one_line() -> None:
     done = subprocess.run(asked, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1].startswith("slotproof: --ray localhost:1: ")
+
+
+def test_an_address_of_the_next_protocol_has_brackets(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def connect(address: tuple[str, int], timeout: float) -> StringIO:
+        asked.append(address)
+        return StringIO()
+
+    monkeypatch.setattr(socket, "create_connection", connect)
+    on_ray._reach("ray://[::1]:10001")
+    assert asked == [("::1", 10001)]
