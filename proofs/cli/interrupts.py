@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+from functools import cache
 
 from slotproof.proofs.output.errors import is_interrupt
 
@@ -23,7 +24,7 @@ def watch() -> None:
     os.set_blocking(write, False)
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)
     signal.signal(signal.SIGTERM, lambda *_: None)  # Python writes to the pipe, the thread does the rest
-    os.register_at_fork(before=_hold, after_in_parent=_let_go, after_in_child=_forget)
+    _follow_forks()
     threading.Thread(target=_pass_on, args=(read,), daemon=True).start()
     sys.unraisablehook = _once_more
 
@@ -33,6 +34,11 @@ def _pass_on(read: int) -> None:
     while received := os.read(read, 1):
         if received[0] == signal.SIGTERM:
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+
+@cache  # a second registration would take the first one's hold for what was blocked before
+def _follow_forks() -> None:
+    os.register_at_fork(before=_hold, after_in_parent=_let_go, after_in_child=_forget)
 
 
 def _hold() -> None:

@@ -229,6 +229,7 @@ import os, signal, threading
 from slotproof.proofs.cli import interrupts
 
 interrupts.watch()
+interrupts.watch()
 def fork_and_end():
     for _ in range(400):
         child = os.fork()
