@@ -41,11 +41,9 @@ def _wrong(config: Config, group: Group) -> Iterator[tuple[str, str]]:
         yield "attention_chunk_size", f"it must be a multiple of block_size, {group.block_size}"
     if group.is_eagle:
         yield "is_eagle", "a group with chunks drops no block"
-    if config.enable_caching and group.block_size != config.scheduler_block_size:
-        yield (
-            "block_size",
-            f"with chunks it must be that on which all groups agree, {config.scheduler_block_size}",
-        )
+    unit = config.scheduler_block_size
+    if config.enable_caching and group.block_size != unit:
+        yield "block_size", f"with chunks it must be that on which all groups agree, {unit}"
 
 
 def _wrong_together(config: Config) -> Iterator[tuple[str, str]]:
@@ -55,17 +53,12 @@ def _wrong_together(config: Config) -> Iterator[tuple[str, str]]:
         yield "num_prefill_lookahead", "it must be at least 0"
     if lookahead > 1 and not drops:
         yield "num_prefill_lookahead", "it is for draft heads, and no group is_eagle"
-    if drops and config.enable_caching and lookahead > config.scheduler_block_size:
-        yield (
-            "num_prefill_lookahead",
-            f"it must be at most {config.scheduler_block_size}, where blocks of all groups end",
-        )
+    unit = config.scheduler_block_size
+    if drops and config.enable_caching and lookahead > unit:
+        yield "num_prefill_lookahead", f"it must be at most {unit}, where blocks of all groups end"
     if every is None:
         return
-    if every < 0 or every % config.scheduler_block_size:
-        yield (
-            "retention_interval",
-            f"it must be 0 or a multiple of {config.scheduler_block_size}, where blocks of all groups end",
-        )
+    if every < 0 or every % unit:
+        yield "retention_interval", f"it must be 0 or a multiple of {unit}, where blocks of all groups end"
     if every and not any(group.sliding_window for group in config.all_groups):
         yield "retention_interval", "no group has a window that it could be for"

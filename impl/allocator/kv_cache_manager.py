@@ -44,9 +44,7 @@ class KVCacheManager:
         self.watermark_blocks = config.watermark_blocks
         self.block_pool = BlockPool(config.num_blocks, config.enable_caching)
         groups = config.all_groups
-        self.scheduler_block_size = groups[0].block_size
-        if len(groups) > 1:
-            self.scheduler_block_size = config.scheduler_block_size
+        self.scheduler_block_size = config.scheduler_block_size
         managers = tuple([self._group(config, device, g, group) for g, group in enumerate(groups)])
         self.coordinator: KVCacheCoordinator
         if len(managers) == 1:

@@ -32,7 +32,7 @@ def write_gate_page(path: Path, report: Report, impl: str, lines: list[str], com
 
 def gate_page(report: Report, impl: str, lines: list[str], command: str) -> str:
     """The page's text."""
-    found = "" if report.failure is None else _told(report.failure)
+    found = None if report.failure is None else _told(report.failure)
     told = found if isinstance(found, Told) else None
     required = report.required or sorted(report.coverage)
     return (
@@ -44,7 +44,7 @@ def gate_page(report: Report, impl: str, lines: list[str], command: str) -> str:
             good=report.verdict in (Verdict.AGREES, Verdict.CONSISTENT),
             lines=lines,
             told=told,
-            untold="" if told else f"There is no story to click through: {found}." if found else "",
+            untold=found if isinstance(found, str) else "",
             views=views(told) if told else [],
             legend=legend(told) if told else [],
             coverage=[(row, report.coverage[row], not report.coverage[row]) for row in required],

@@ -193,6 +193,7 @@ class TorchTarget:
             **vars(group),
             groups=(),
             all_groups=(group,),
+            scheduler_block_size=group.block_size,
             num_blocks=Number(engine.num_blocks),
             max_model_len=Number(engine.max_model_len),
             enable_caching=case.caching,

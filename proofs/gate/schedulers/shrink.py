@@ -75,7 +75,9 @@ class _Search:
             self._without_parts(lambda events: list(range(len(events) - 1)), _without_events)
             self._simpler()
         numbers = {name: number for number, name in enumerate(_requests(self.failure.events))}
-        self._keeps(_renumbered(self.failure.events, numbers), self.failure.setup)
+        renumbered = _renumbered(self.failure.events, numbers)
+        if renumbered != self.failure.events:  # however much effort is left
+            self._keeps(renumbered, self.failure.setup)
 
     def _fails(self, events: Events, setup: Setup | None = None) -> bool:
         """Whether these fail in the same way, and are kept."""
