@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
-import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from recompiled import recompiled
 
 from slotproof.impl.allocator.kv_cache_manager import KVCacheManager
 from slotproof.impl.allocator.managers.single_type import SingleTypeKVCacheManager
@@ -109,12 +108,13 @@ BROKEN = {
 @contextmanager
 def broken(owner: type, name: str, old: str, new: str) -> Iterator[None]:
     """The method has a text replaced while the context lasts."""
+
+    def replaced(source: str) -> str:
+        assert source.count(old) == 1, f"{name} has {source.count(old)} times: {old}"
+        return source.replace(old, new)
+
     original: Any = vars(owner)[name]
-    source = textwrap.dedent(inspect.getsource(original))
-    assert source.count(old) == 1, f"{name} has {source.count(old)} times: {old}"
-    made: dict[str, Any] = {}
-    exec(compile(source.replace(old, new), name, "exec"), original.__globals__, made)
-    setattr(owner, name, made[name])
+    setattr(owner, name, recompiled(original, replaced))
     try:
         yield
     finally:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import ast
-import inspect
-import textwrap
-from typing import Any
 
 import pytest
+from recompiled import recompiled
 
 from slotproof.proofs.conform.conform import CONFORMS, DIFFERS, conform_case
 from slotproof.proofs.conform.situation import Case
@@ -66,10 +64,10 @@ class _WithoutFloors(ast.NodeTransformer):
 def test_a_negative_count_differs_by_a_story(monkeypatch: pytest.MonkeyPatch) -> None:
     from vllm.v1.core.single_type_kv_cache_manager import SingleTypeKVCacheManager as Manager
 
-    original: Any = Manager.get_num_blocks_to_allocate
-    tree = _WithoutFloors().visit(ast.parse(textwrap.dedent(inspect.getsource(original))))
-    made: dict[str, Any] = {}
-    exec(compile(ast.fix_missing_locations(tree), original.__name__, "exec"), original.__globals__, made)
-    monkeypatch.setattr(Manager, original.__name__, made[original.__name__])
+    def without_floors(source: str) -> str:
+        return ast.unparse(_WithoutFloors().visit(ast.parse(source)))
+
+    unfloored = recompiled(Manager.get_num_blocks_to_allocate, without_floors)
+    monkeypatch.setattr(Manager, "get_num_blocks_to_allocate", unfloored)
     finding = conform_case(VllmTarget(), HOLDS)
     assert finding.verdict == DIFFERS, finding.what
